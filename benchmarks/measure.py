@@ -1,4 +1,4 @@
-"""Times contestants in turn, so that a machine whose speed drifts is fair to all, and prints ratios."""
+"""Measures the times of several programs in turns, so that drifts of the machine's speed affect all alike."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ Times = dict[Any, list[float]]
 
 
 def interleave(contestants: Mapping[Any, Callable[[], object]], rounds: int = 7) -> Times:
-    """Calls each contestant once to warm up, then all of them in turn, `rounds` times.
+    """Calls each contestant once to warm up, and then all of them in turns.
+
+    Args:
+      contestants: The functions to call, by name.
+      rounds: The number of timed calls of each.
 
     Returns:
-      A contestant: its times, in seconds.
+      The seconds of the timed calls, by name.
     """
     for call in contestants.values():
         call()
@@ -28,17 +32,17 @@ def interleave(contestants: Mapping[Any, Callable[[], object]], rounds: int = 7)
 
 
 def median(times: Times, name: Hashable, count: int) -> float:
-    """The median time of one of the `count` things that a contestant does in a call, in microseconds."""
+    """Returns the median time of a call, in microseconds, divided by `count`, the number of steps in a call."""
     return statistics.median(times[name]) / count * 1e6
 
 
 def ratio(times: Times, faster: Hashable, slower: Hashable) -> float:
-    """How many times faster one contestant is than the other: the median of the rounds' ratios."""
+    """Returns the speed of `faster` relative to `slower`: the median over the rounds of the ratio of their times."""
     return statistics.median(s / f for s, f in zip(times[slower], times[faster], strict=True))
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Prints a Markdown table: text to the left, numbers to the right."""
+    """Prints a Markdown table. The first column is aligned to the left, the others to the right."""
     texts = [[_text(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [list(header), *texts]) for i in range(len(header))]
     print(f"\n{title}\n")

@@ -1,1 +1,1 @@
-"""What `setup.py` needs beyond setuptools."""
+"""Tools that build, check and document the package."""

@@ -1,6 +1,7 @@
-"""Compiles and links the kernels for aarch64 against TensorFlow's wheel for it, with warnings as errors: `make cross-check`.
+"""Compiles and links the kernels for aarch64, with warnings as errors: `make cross-check`.
 
-Nothing is run: that needs such a machine. Debian's `g++-12-aarch64-linux-gnu` has the compiler.
+It links against TensorFlow's wheel for aarch64. Nothing is run, because that needs such a processor. The compiler is Debian's
+`g++-12-aarch64-linux-gnu`.
 """
 
 import os
@@ -12,11 +13,11 @@ from pathlib import Path
 from build_tools import kernels
 
 FOLDER = Path("build", "cross")
-PLATFORMS = ("manylinux_2_27_aarch64", "manylinux_2_17_aarch64")  # Of TensorFlow's wheels so far.
+PLATFORMS = ("manylinux_2_27_aarch64", "manylinux_2_17_aarch64")  # The platforms of TensorFlow's wheels.
 
 
 def main() -> None:
-    """Compiles and links."""
+    """Compiles and links the kernels."""
     os.environ["WERROR"] = "1"
     os.environ.setdefault("CXX", "aarch64-linux-gnu-g++-12")
     tensorflow, compiler = _tensorflow(), kernels.find_compiler()
@@ -26,20 +27,20 @@ def main() -> None:
 
 
 def _tensorflow() -> kernels.TensorFlow:
-    """The headers and libraries of the wheel, for the version that is installed here; downloaded once, some 280 MB."""
+    """Returns the unpacked wheel for aarch64 of the installed version. The first call downloads about 280 MB."""
     version = kernels.find_tensorflow().version
     folder = FOLDER / version
     if not folder.exists():
         print("Downloading the wheel of TensorFlow for aarch64", flush=True)
         command = [sys.executable, "-m", "pip", "--quiet", "download", "--no-deps", "--only-binary", ":all:"]
-        command += [word for platform in PLATFORMS for word in ("--platform", platform)]
+        command += [argument for platform in PLATFORMS for argument in ("--platform", platform)]
         subprocess.run([*command, "--dest", str(FOLDER), f"tensorflow=={version}"], check=True)
         (wheel,) = FOLDER.glob(f"tensorflow-{version}-*.whl")
         scratch = FOLDER / "unpacked"
         with zipfile.ZipFile(wheel) as archive:
             names = archive.namelist()
-            wanted = ("tensorflow/include/", "tensorflow/libtensorflow_")
-            archive.extractall(scratch, [name for name in names if name.startswith(wanted)])
+            prefixes = ("tensorflow/include/", "tensorflow/libtensorflow_")
+            archive.extractall(scratch, [name for name in names if name.startswith(prefixes)])
         wheel.unlink()
         scratch.rename(folder)
     return kernels.TensorFlow((folder / "tensorflow").absolute(), version)

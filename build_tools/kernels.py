@@ -1,4 +1,4 @@
-"""Builds the kernel library from its C++ sources against the installed TensorFlow, by CMake."""
+"""Builds the kernel library from its C++ sources against the installed TensorFlow, with CMake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# The releases that the sources are written for; the last one is what a build installs that has none.
+# The supported releases. A build without TensorFlow installs the last one.
 SUPPORTED_TENSORFLOW = ("2.20", "2.21")
 TENSORFLOW_REQUIREMENT = f"tensorflow-cpu~={os.environ.get('TENSORFLOW', '') or SUPPORTED_TENSORFLOW[-1]}.0"
 HOW_TO_GET_TENSORFLOW = (
@@ -32,12 +32,12 @@ OBJECTS = Path("build", "kernels")
 
 
 class KernelBuildError(Exception):
-    """The kernel library cannot be built; the message says why in words, with the way out."""
+    """Raised if the kernel library cannot be built. The message gives the reason and the solution."""
 
 
 @dataclass(frozen=True)
 class TensorFlow:
-    """The installed TensorFlow: the folder of its package, and its version."""
+    """An installed TensorFlow: the folder of its package, and its version."""
 
     folder: Path
     version: str
@@ -49,7 +49,7 @@ class TensorFlow:
 
 
 def release() -> str:
-    """The release of TensorFlow that a wheel built here is for: of the installed one, else the newest."""
+    """Returns the release of TensorFlow that wheels are built for: the installed one, otherwise the newest."""
     try:
         return find_tensorflow().release
     except KernelBuildError:
@@ -60,7 +60,7 @@ def find_tensorflow() -> TensorFlow:
     """Finds the installed TensorFlow without importing it, which would take seconds.
 
     Raises:
-        KernelBuildError: there is none, or it is of a version that the kernels are not written for.
+        KernelBuildError: TensorFlow is not installed, or its version is not supported.
     """
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or spec.origin is None:
@@ -84,62 +84,63 @@ def find_tensorflow() -> TensorFlow:
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler: the command that starts it, and how it names itself."""
+    """A C++ compiler: the command that starts it, and the first line of its `--version`."""
 
     command: tuple[str, ...]
     version: str
 
 
 def find_compiler() -> Compiler:
-    """Finds the C++ compiler: what the variable `CXX` names, else `g++`.
+    """Finds the C++ compiler that the variable `CXX` names, or `g++` if it is not set.
 
     Raises:
-        KernelBuildError: there is none, or it does not start.
+        KernelBuildError: The compiler does not exist, or does not start.
     """
-    named = os.environ.get("CXX", "")
-    command = shlex.split(named) or ["g++"]
+    cxx = os.environ.get("CXX", "")
+    command = shlex.split(cxx) or ["g++"]
     if shutil.which(command[0]) is None:
-        said = f"`{named}`, which the variable `CXX` names, is not there" if named else "`g++` is not there"
-        raise KernelBuildError(f"the kernels need a C++ compiler, and {said}: {HOW_TO_GET_A_COMPILER}")
-    answer = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
-    if answer.returncode != 0:
+        reason = f"`{cxx}`, which the variable `CXX` names, is not there" if cxx else "`g++` is not there"
+        raise KernelBuildError(f"the kernels need a C++ compiler, and {reason}: {HOW_TO_GET_A_COMPILER}")
+    process = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    if process.returncode != 0:
         raise KernelBuildError(
             f"the kernels need a C++ compiler, and `{shlex.join(command)} --version` fails: {HOW_TO_GET_A_COMPILER}\n"
-            f"{answer.stderr}"
+            f"{process.stderr}"
         )
-    return Compiler(tuple(command), answer.stdout.partition("\n")[0])
+    return Compiler(tuple(command), process.stdout.partition("\n")[0])
 
 
 def is_on(variable: str) -> bool:
-    """Whether a variable of the build is set, to other than 0.
+    """Returns True if a variable of the build is set and not 0.
 
-    `WERROR` makes the compiler's warnings errors, `PORTABLE` links for older standard libraries (`build_tools/portable.py`).
+    With `WERROR`, compiler warnings are errors. With `PORTABLE`, the library also runs with older standard libraries
+    (`build_tools/portable.py`).
     """
     return os.environ.get(variable, "") not in ("", "0")
 
 
 def jobs() -> int:
-    """How many compilers may run at once: the variable `MAX_JOBS`, else one a processor.
+    """Returns the number of compilers that may run at once: the variable `MAX_JOBS`, or the number of processors.
 
     Raises:
-        KernelBuildError: the variable is not a whole number from 1 up.
+        KernelBuildError: The variable is not a positive integer.
     """
-    named = os.environ.get("MAX_JOBS", "")
-    if not named:
+    value = os.environ.get("MAX_JOBS", "")
+    if not value:
         return os.cpu_count() or 1
-    if not named.isdecimal() or int(named) == 0:
-        raise KernelBuildError(f"the variable `MAX_JOBS` is `{named}`: give it a whole number from 1 up")
-    return int(named)
+    if not value.isdecimal() or int(value) == 0:
+        raise KernelBuildError(f"the variable `MAX_JOBS` is `{value}`, but must be a positive integer")
+    return int(value)
 
 
 def compile_library(tensorflow: TensorFlow, compiler: Compiler, objects: Path, more: Sequence[str] = ()) -> Path:
-    """Compiles what has changed, and returns the library in the folder of the objects.
+    """Compiles the sources that have changed, and returns the library in the folder of the objects.
 
     Args:
-      tensorflow: The TensorFlow whose headers and libraries it uses.
+      tensorflow: The TensorFlow whose headers and libraries are used.
       compiler: The compiler.
-      objects: The folder of what CMake makes.
-      more: Further arguments of `cmake`.
+      objects: The build folder of CMake.
+      more: Additional arguments for `cmake`.
 
     Raises:
       KernelBuildError: CMake is missing, a source does not compile, or the library does not link.
@@ -149,7 +150,7 @@ def compile_library(tensorflow: TensorFlow, compiler: Compiler, objects: Path, m
         try:
             from build_tools import portable
         except ImportError as exc:
-            raise KernelBuildError("`PORTABLE` needs pyelftools: `pip install auditwheel` brings it") from exc
+            raise KernelBuildError("`PORTABLE` needs pyelftools: `pip install auditwheel` installs it") from exc
         libraries = [tensorflow.folder / f"libtensorflow_{name}.so.2" for name in ("framework", "cc")]
         link_flags = portable.link_flags(compiler.command, libraries, objects.absolute() / "outline")
     variables = {
@@ -160,62 +161,62 @@ def compile_library(tensorflow: TensorFlow, compiler: Compiler, objects: Path, m
         "WERROR": str(int(is_on("WERROR"))),
     }
     ninja = _tool("ninja")
-    at_once = jobs()
+    job_count = jobs()
     cmake = _tool("cmake") or "cmake"
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else ["-G", "Unix Makefiles"]
-    named = [f"-D{name}={value}" for name, value in variables.items()]
-    run([cmake, "-S", ".", "-B", str(objects), *generator, *named, *more, "--log-level=WARNING"])
-    print(f"compiling with {compiler.version}, {at_once} at once", flush=True)
-    # All faults, not the first alone.
+    definitions = [f"-D{name}={value}" for name, value in variables.items()]
+    run([cmake, "-S", ".", "-B", str(objects), *generator, *definitions, *more, "--log-level=WARNING"])
+    print(f"compiling with {compiler.version}, {job_count} jobs", flush=True)
+    # Report the errors of all sources, not only of the first.
     keep_going = ["-k", "0"] if ninja else ["-k"]
-    run([cmake, "--build", str(objects), "--parallel", str(at_once), "--", *keep_going])
+    run([cmake, "--build", str(objects), "--parallel", str(job_count), "--", *keep_going])
     return objects / LIBRARY.name
 
 
 def _tool(name: str) -> str | None:
-    """Finds a tool of the build that a package installs beside this Python, or the system has."""
+    """Finds a program of the build in the folder of this Python, or on the `PATH`."""
     return shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 
 
 def run(command: list[str]) -> None:
-    """Runs one command of the build, which prints what it does.
+    """Runs a command of the build, and shows its output.
 
     Raises:
-      KernelBuildError: It is not there, or fails.
+      KernelBuildError: The command does not exist, or fails.
     """
     try:
-        done = subprocess.run(command, check=False)
+        process = subprocess.run(command, check=False)
     except FileNotFoundError:
         raise KernelBuildError(
             f"the kernels are built by `{command[0]}`, which is not there: {HOW_TO_GET_CMAKE}"
         ) from None
-    if done.returncode != 0:
-        raise KernelBuildError("the kernels do not compile or link; the compiler's words are above")
+    if process.returncode != 0:
+        raise KernelBuildError("the kernels do not compile or link; the errors of the compiler are above")
 
 
 def build() -> None:
-    """Brings the kernel library of the source tree in the current folder up to date, and `build_info.json` beside it.
+    """Updates the kernel library in the source tree of the current folder, and its `build_info.json`.
 
     Raises:
-        KernelBuildError: something it needs is missing, a source does not compile, or the library does not link.
+        KernelBuildError: A requirement is missing, a source does not compile, or the library does not link.
     """
     tensorflow = find_tensorflow()
     compiler = find_compiler()
-    made = compile_library(tensorflow, compiler, OBJECTS / tensorflow.release)
+    library = compile_library(tensorflow, compiler, OBJECTS / tensorflow.release)
     info: dict[str, object] = {"tensorflow": tensorflow.version, "supported": SUPPORTED_TENSORFLOW}
     info |= {"compiler": compiler.version, "python": platform.python_version()}
-    info["sha256"] = hashlib.sha256(made.read_bytes()).hexdigest()
+    info["sha256"] = hashlib.sha256(library.read_bytes()).hexdigest()
     record = json.dumps(info, indent=2) + "\n"
     if not _is_current(record):
-        scratch = made.with_suffix(".new")
-        shutil.copy2(made, scratch)
-        scratch.replace(LIBRARY)  # In one step: a process that has the old library open keeps it whole.
+        scratch = library.with_suffix(".new")
+        shutil.copy2(library, scratch)
+        scratch.replace(LIBRARY)  # Atomically, so that a process with the old library open is not affected.
         BUILD_INFO.write_text(record)
     print(f"{LIBRARY} is up to date", flush=True)
 
 
 def _is_current(record: str) -> bool:
-    """Returns whether the library in the source tree is the one of this record, whole."""
+    """Returns True if the source tree has this record, and the complete library that it describes."""
     try:
         digest = hashlib.sha256(LIBRARY.read_bytes()).hexdigest()
         return BUILD_INFO.read_text() == record and json.loads(record)["sha256"] == digest

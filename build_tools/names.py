@@ -1,6 +1,6 @@
-"""Puts all names into docs/porting.md, as `python -m tensorflow_ipu --list --markdown` prints it.
+"""Writes the table of all names, which `python -m tensorflow_ipu --list --markdown` prints, into docs/porting.md.
 
-With `--check`, says whether they are there, and leaves the page alone.
+With `--check`, it only compares the table with the page, and fails if they differ.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "porting.md"
 
-# Between these lines of the page.
+# The table is between these lines of the page.
 BEGIN = "<!-- All names: `make names` writes them. -->\n\n"
 END = "\n\n<!-- End of all names. -->"
 
 
 def main() -> None:
-    """Writes the table, or compares it with the page's."""
+    """Writes the table into the page, or compares them."""
     page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, behind = rest.partition(END)
-    if not behind:
-        sys.exit(f"{PAGE} has no place for the table: put `{BEGIN.strip()}` and `{END.strip()}` where it belongs")
+    head, _, tail = page.partition(BEGIN)
+    _, _, foot = tail.partition(END)
+    if not foot:
+        sys.exit(f"{PAGE} has no place for the table: insert `{BEGIN.strip()}` and `{END.strip()}`")
     command = [sys.executable, "-m", "tensorflow_ipu", "--list", "--markdown"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # The sources, without TensorFlow or kernels.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # The command runs from the sources, without kernels.
     table = subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
-    new = f"{before}{BEGIN}{table.strip()}{END}{behind}"
+    updated = f"{head}{BEGIN}{table.strip()}{END}{foot}"
     if "--check" not in sys.argv:
-        PAGE.write_text(new)
-    elif new != page:
-        sys.exit("the names in docs/porting.md are not those of tensorflow_ipu/compat: run `make names`")
+        PAGE.write_text(updated)
+    elif updated != page:
+        sys.exit("the names in docs/porting.md differ from tensorflow_ipu/compat: run `make names`")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Tries the package with the newest pre-releases of TensorFlow and Keras, or with `TENSORFLOW=2.20`: `make test-next`.
+"""Tests the package with the newest pre-releases of TensorFlow and Keras, or with `TENSORFLOW=2.20`: `make test-next`.
 
-Everything happens in `build/next/`: a copy of the sources whose limits on versions are lifted, an environment of its own, a
-build, the tests of the seam, then all tests. What broke is printed by the function of the seam that it broke in, with how
-many tests it took along: that is what an upgrade would cost.
+The script copies the sources into `build/next/`, removes the limits on versions from the copy, installs a separate
+environment, builds the package, and runs the tests of the seam and then all tests. It prints each function of the seam in
+which tests failed, with their number. The result shows the cost of an upgrade.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ SOURCES = FOLDER / "sources"
 PYTHON = FOLDER / "environment" / "bin" / "python"
 SEAM_TESTS = ("tests/seam", "tests/test_patches.py", "tests/test_imports.py")
 _SEAM = re.compile(r"tensorflow_ipu/(_tensorflow/\w+|keras/_keras\w+)\.py:(\d+)(?:: in (\w+))?")
-# In the place of those in `tests/conftest.py`, one of which later releases do not know: XLA ends the process then.
+# These replace the flags of `tests/conftest.py`. Later releases do not support one of those, and XLA then ends the process.
 _XLA_FLAGS = "--xla_cpu_parallel_codegen_split_count=1 --xla_backend_optimization_level=0"
-# Names of packages to try, best first: pre-releases of TensorFlow's CPU wheels have gone by several.
+# The packages to try, in order of preference. TensorFlow's pre-releases for CPUs have had several names.
 RELEASE = os.environ.get("TENSORFLOW", "")
 TENSORFLOWS = (f"tensorflow-cpu=={RELEASE}.*",) if RELEASE else ("tf-nightly-cpu", "tf-nightly", "tensorflow-cpu")
 
 
 def main() -> None:
-    """Builds and tests, and prints what broke."""
+    """Builds and tests the package, and prints the failures."""
     shutil.rmtree(SOURCES, ignore_errors=True)
     FOLDER.mkdir(parents=True, exist_ok=True)
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split(
@@ -58,7 +58,7 @@ def _environment() -> tuple[str, str]:
     if not PYTHON.exists():
         subprocess.run([sys.executable, "-m", "venv", str(PYTHON.parents[1])], check=True)
     _pip("install", "--upgrade", "pip", "setuptools>=77", "wheel")
-    name = next((one for one in TENSORFLOWS if _pip("install", "--upgrade", "--pre", one, check=False)), None)
+    name = next((name for name in TENSORFLOWS if _pip("install", "--upgrade", "--pre", name, check=False)), None)
     if name is None:
         sys.exit(f"none of {', '.join(TENSORFLOWS)} can be installed for this Python")
     _pip("install", "--upgrade", "--pre", "keras")
@@ -73,7 +73,7 @@ def _version(name: str) -> str:
 
 
 def _lift_limits(tensorflow: str, keras: str) -> None:
-    """Has the copy take these versions."""
+    """Replaces the supported versions in the copy of the sources by these."""
     first, second = (".".join(version.split(".")[:2]) for version in (tensorflow, keras))
     major, minor = map(int, second.split("."))
     for name, pattern, value in (
@@ -86,41 +86,41 @@ def _lift_limits(tensorflow: str, keras: str) -> None:
     ):
         file = SOURCES / name
         text, count = re.subn(pattern, value, file.read_text())
-        assert count == 1, f"{name} has no limit where this script looks for it"
+        assert count == 1, f"{name} has no line that matches `{pattern}`"
         file.write_text(text)
 
 
 def _build() -> bool:
-    built = subprocess.run([str(PYTHON), "setup.py", "--quiet", "build_kernels"], cwd=SOURCES, check=False)
-    return built.returncode == 0 and _pip(
+    process = subprocess.run([str(PYTHON), "setup.py", "--quiet", "build_kernels"], cwd=SOURCES, check=False)
+    return process.returncode == 0 and _pip(
         "install", "--no-build-isolation", "--no-deps", "--force-reinstall", ".", check=False
     )
 
 
 def _report(tests: tuple[str, ...]) -> list[str]:
-    """Runs tests, and says in lines what broke."""
+    """Runs tests, and returns lines that describe the failures."""
     folder, results = FOLDER / "run", FOLDER / "results.xml"
     folder.mkdir(exist_ok=True)
     results.unlink(missing_ok=True)
     command = [str(PYTHON), "-m", "pytest", "-c", str(SOURCES / "pyproject.toml"), "--rootdir", str(SOURCES), "-q"]
     command += ["-p", "no:cacheprovider", "--tb=short", f"--junitxml={results}", "-n", os.environ.get("WORKERS", "2")]
-    command += [str(SOURCES / one) for one in tests]
+    command += [str(SOURCES / test) for test in tests]
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "XLA_FLAGS": _XLA_FLAGS}
-    said = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if not results.exists():
-        return ["pytest did not get to the tests:", *said.stdout.splitlines()[-30:], *said.stderr.splitlines()[-10:]]
-    broken: Counter[str] = Counter()
-    example: dict[str, str] = {}
+        return ["pytest ran no tests:", *process.stdout.splitlines()[-30:], *process.stderr.splitlines()[-10:]]
+    failures: Counter[str] = Counter()
+    examples: dict[str, str] = {}
     cases = list(ET.parse(results).getroot().iter("testcase"))
     for case in cases:
-        for fault in (*case.findall("failure"), *case.findall("error")):
-            text = fault.text or ""
-            places = _SEAM.findall(text)
-            where = f"{places[-1][0]}:{places[-1][2] or places[-1][1]}" if places else "outside of the seam"
-            broken[where] += 1
-            example.setdefault(where, (fault.get("message") or text).strip().split("\n")[0][:160])
-    lines = [f"{len(cases)} tests, {sum(broken.values())} broke"]
-    return [*lines, *(f"{count:5}  {where}: {example[where]}" for where, count in broken.most_common())]
+        for failure in (*case.findall("failure"), *case.findall("error")):
+            text = failure.text or ""
+            frames = _SEAM.findall(text)
+            place = f"{frames[-1][0]}:{frames[-1][2] or frames[-1][1]}" if frames else "outside of the seam"
+            failures[place] += 1
+            examples.setdefault(place, (failure.get("message") or text).strip().split("\n")[0][:160])
+    lines = [f"{len(cases)} tests, {sum(failures.values())} failed"]
+    return [*lines, *(f"{count:5}  {place}: {examples[place]}" for place, count in failures.most_common())]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Makes the notebooks of `examples/notebooks/` from the scripts beside them, with what their cells show.
+"""Creates the notebooks of `examples/notebooks/`, with the outputs of their cells, from the scripts in the same folder.
 
-`python build_tools/notebooks.py` makes all, and with names after it those alone. A kernel of this Python runs them, from an
-empty folder.
+`python build_tools/notebooks.py [NAME ...]` creates the named notebooks, or all. A kernel of this Python runs them in an empty
+folder.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from traitlets.config import Config
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "examples" / "notebooks"
 FOLDERS = ("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR")
-# What TensorFlow and XLA log as they start.
+# The log messages of TensorFlow and XLA at their start.
 _LOG = re.compile(
     r"^(WARNING: All log messages before absl|[IWE]\d{4,} |To enable the following instructions).*\n?", re.MULTILINE
 )
 
 
 def notebook_of(script: Path) -> nbformat.NotebookNode:
-    """The notebook of a script, which has not been run."""
+    """Returns the notebook of a script, without outputs."""
     notebook = jupytext.read(script, fmt="py:percent")
-    for at, cell in enumerate(notebook.cells):
-        cell.id = f"{script.stem}-{at}"  # The same each time.
+    for index, cell in enumerate(notebook.cells):
+        cell.id = f"{script.stem}-{index}"  # Instead of a random id, which would change the file in each build.
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
@@ -38,8 +38,8 @@ def notebook_of(script: Path) -> nbformat.NotebookNode:
 
 
 def run(notebook: nbformat.NotebookNode) -> None:
-    """Runs a notebook in a kernel whose files are in a folder of their own."""
-    with tempfile.TemporaryDirectory() as folder:  # With a short name, as sockets need.
+    """Runs a notebook in a kernel whose files are in a temporary folder."""
+    with tempfile.TemporaryDirectory() as folder:  # Paths of sockets must be short.
         os.environ.update(dict.fromkeys(FOLDERS, folder))
         _run(notebook)
 
@@ -53,7 +53,7 @@ def _run(notebook: nbformat.NotebookNode) -> None:
 
 
 def tidy(notebook: nbformat.NotebookNode) -> None:
-    """Takes what differs from machine to machine off what the cells show."""
+    """Removes log messages, which differ between machines, from the outputs of the cells."""
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":
@@ -63,7 +63,7 @@ def tidy(notebook: nbformat.NotebookNode) -> None:
 
 
 def main(names: list[str]) -> None:
-    """Makes the notebooks."""
+    """Creates the named notebooks, or all."""
     for script in sorted(SCRIPTS.glob("*.py")):
         if names and script.stem not in names:
             continue
@@ -74,7 +74,7 @@ def main(names: list[str]) -> None:
             os.chdir(SCRIPTS)
         tidy(notebook)
         nbformat.write(notebook, script.with_suffix(".ipynb"))
-        print(f"made {script.stem}.ipynb")
+        print(f"created {script.stem}.ipynb")
 
 
 if __name__ == "__main__":

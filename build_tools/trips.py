@@ -1,7 +1,8 @@
-"""Counts how far calls travel through the package: `make trips`.
+"""Counts the files and the calls between files that a run takes through the package: `make trips`.
 
-A move is a call from one file of the package into another, whatever TensorFlow or Keras lies between. Only the main thread
-is seen. For each trip, the rooms with the most moves into them are printed too.
+A trip is one run, `fit` or pipeline. A move is a call from one file of the package into another, even if frames of TensorFlow
+or Keras are between them. Only the main thread is counted. For each trip, the script also prints the subpackages with the most
+moves into them.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def main() -> None:
         rooms = Counter[str]()
         for file, moves in entered.items():
             rooms[Path(file).relative_to(ROOT).parts[0]] += moves
-        most = ", ".join(f"{room} {moves}" for room, moves in rooms.most_common(SHOWN_ROOMS))
-        print(f"{name:16} {len(entered):5} {entered.total():6}  {most}", flush=True)
+        busiest = ", ".join(f"{room} {moves}" for room, moves in rooms.most_common(SHOWN_ROOMS))
+        print(f"{name:16} {len(entered):5} {entered.total():6}  {busiest}", flush=True)
 
 
 def moves_of(call: Callable[[], object]) -> Counter[str]:
@@ -79,7 +80,7 @@ def trips() -> Iterator[tuple[str, Callable[[], object]]]:
         first, second = (tf.Variable(tf.ones([4, 4])) for _ in range(2))
     infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(tf.ones([2, 4])).repeat())
     outfeed = ipu.IPUOutfeedQueue()
-    infeed.initializer  # noqa: B018  (Its creation is no part of the trip.)
+    infeed.initializer  # noqa: B018  (The access creates it before the trip.)
 
     @tf.function(jit_compile=True)
     def products() -> None:

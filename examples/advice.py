@@ -1,11 +1,11 @@
-"""Asks what would make a language model fit: decoders that are too large for an IPU, and the code that makes them fit."""
+"""Reports on a language model that is too large for an IPU, and prints code that makes it fit."""
 
 from __future__ import annotations
 
 import argparse
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
 
 import keras
 import tensorflow as tf
@@ -14,17 +14,17 @@ import tensorflow_ipu as ipu
 
 
 class Decoder(keras.layers.Layer):
-    """A layer of a decoder: attention to what came before, and two products."""
+    """A layer of a decoder: causal attention and two dense layers."""
 
     def __init__(self, width: int, heads: int) -> None:
-        """Takes the width of the hidden state and the number of heads."""
+        """Creates the layers for a hidden state of `width` units, and `heads` attention heads."""
         super().__init__()
         self._norms = [keras.layers.LayerNormalization() for _ in range(2)]
         self._attention = keras.layers.MultiHeadAttention(heads, width // heads)
         self._wide, self._narrow = keras.layers.Dense(4 * width, "gelu"), keras.layers.Dense(width)
 
     def build(self, shape: tuple[int | None, ...]) -> None:
-        """Makes the weights."""
+        """Creates the weights."""
         for norm in self._norms:
             norm.build(shape)
         self._attention.build(shape, shape)
@@ -32,14 +32,14 @@ class Decoder(keras.layers.Layer):
         self._narrow.build((*shape[:-1], 4 * int(shape[-1] or 0)))
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """From hidden states [batch, tokens, width] to the next ones."""
+        """Returns the next hidden states. They and `x` have the shape [batch, tokens, width]."""
         y = self._norms[0](x)
         x += self._attention(y, y, use_causal_mask=True)
         return x + self._narrow(self._wide(self._norms[1](x)))
 
 
 def make_model(layers: int, width: int, tokens: int, words: int) -> keras.Model:
-    """A model that guesses the next word: so many decoders of this width between an embedding and a product."""
+    """Returns a compiled model that predicts the next word: an embedding, decoders, and a dense layer."""
     ids = keras.Input([tokens], dtype="int32")
     x = keras.layers.Embedding(words, width)(ids)
     for _ in range(layers):
@@ -52,7 +52,7 @@ def make_model(layers: int, width: int, tokens: int, words: int) -> keras.Model:
 
 
 def main() -> None:
-    """Prints the report on the model, with a recipe that makes it fit: the model is traced anew for it."""
+    """Prints the report on the model, with a recipe. To find the recipe, the model is traced again."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=3072)
@@ -60,15 +60,15 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=4096)
     parser.add_argument("--batch", type=int, default=4, help="sequences of a micro-batch")
     parser.add_argument("--machine", default="Bow Pod16")
-    parser.add_argument("--save", metavar="FILE", help="where the report goes: .json, or .html for a browser")
-    chosen = parser.parse_args()
+    parser.add_argument("--save", metavar="FILE", help="a file for the report: .json, or .html for a browser")
+    options = parser.parse_args()
     with ipu.IPUStrategy().scope():
-        model = make_model(chosen.layers, chosen.width, chosen.tokens, chosen.words)
-    report = model.ipu_report(chosen.batch, machine=chosen.machine)
+        model = make_model(options.layers, options.width, options.tokens, options.words)
+    report = model.ipu_report(options.batch, machine=options.machine)
     report.advice(retrace=True)
     print(report)
-    if chosen.save:
-        report.save(chosen.save)
+    if options.save:
+        report.save(options.save)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
-"""Compiles a program into a file, starts it with weights that it has not seen, and has several threads call it.
+"""Compiles a program into a file, starts it with new weights, and calls it from several threads.
 
     compile:  function --> experimental_application_compile_op --> a file: functions and executable, no weights
 
-    start:    file, weights --> +-------------------------------+
-                                | for ever:                     |
-    call:     thread 1 -- x --> |   infeed -> program -> outfeed | --> y, each to the thread whose x it answers
-              thread 2 -- x --> |                               |
-                                +-------------------------------+
+    start:    file, weights --> +--------------------------------+
+                                | forever:                       |
+    call:     thread 1 -- x --> |   infeed -> program -> outfeed | --> each y to the thread that sent its x
+              thread 2 -- x --> |                                |
+                                +--------------------------------+
 
-The second half may be another process: it uses the file alone.
+The start and the calls may be in another process, because they use only the file.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
 
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +28,7 @@ CALLS = 8
 
 
 def write(path):
-    """Compiles a layer of two by two weights."""
+    """Compiles a layer with two by two weights into a file."""
     with ipu.IPUStrategy().scope():
         weights = tf.Variable(tf.zeros([2, 2]), name="weights")
         infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors({"x": tf.zeros([2])}).repeat())
@@ -46,14 +46,14 @@ def write(path):
 
 
 def main():
-    """Writes the file, then uses nothing else."""
+    """Writes the file, starts it and calls it."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "layer.poplar_exec"))
         write(path)
-        started_with = {"scale": 10.0, "weights": tf.constant([[1.0, 0.0], [1.0, 1.0]])}
-        context = embedded_runtime.embedded_runtime_start(path, started_with, "layer")
-    for what in ("inputs", "streamed_inputs", "streamed_outputs"):
-        print(f"{what}:", ", ".join(f"{spec.name} {spec.shape}" for spec in getattr(context.signature(), what)))
+        inputs = {"scale": 10.0, "weights": tf.constant([[1.0, 0.0], [1.0, 1.0]])}
+        context = embedded_runtime.embedded_runtime_start(path, inputs, "layer")
+    for kind in ("inputs", "streamed_inputs", "streamed_outputs"):
+        print(f"{kind}:", ", ".join(f"{spec.name} {spec.shape}" for spec in getattr(context.signature(), kind)))
 
     def call(number):
         (y,) = embedded_runtime.embedded_runtime_call([tf.constant([number, 1.0])], context, timeout_seconds=60)

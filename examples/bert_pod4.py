@@ -1,15 +1,15 @@
-"""Asks, without a run, whether a BERT fits a POD4, how long a step takes, and what would help.
+"""Predicts, without a run, whether a BERT fits a POD4 and how long a step takes, and prints advice.
 
-It is in four stages, with recomputation, and with Adam's moments off the chip:
+The model has four pipeline stages. It uses recomputation, and Adam's moments are off-chip:
 
-    IPU 0                IPU 1              IPU 2              IPU 3
-    words, encoders ---> encoders --------> encoders --------> encoders, product with all words
+    IPU 0                    IPU 1              IPU 2              IPU 3
+    embedding, encoders ---> encoders --------> encoders --------> encoders, dense layer
 """
 
 import argparse
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
 
 import keras
 from keras import layers
@@ -20,7 +20,7 @@ STAGES = 4
 
 
 def encoder(x, width, number):
-    """A layer of BERT: attention to all words, and two products."""
+    """Adds a layer of BERT, with attention and two dense layers, and returns its output."""
     y = layers.MultiHeadAttention(width // 64, 64, name=f"attention_{number}")(x, x)
     x = layers.LayerNormalization(name=f"attention_norm_{number}")(x + y)
     y = layers.Dense(4 * width, "gelu", name=f"wide_{number}")(x)
@@ -29,7 +29,7 @@ def encoder(x, width, number):
 
 
 def make_model(count, width, tokens, words):
-    """A model that guesses masked words: as many encoders on each of four IPUs."""
+    """Returns a compiled model that predicts masked words, with an equal number of encoders on each of four IPUs."""
     with ipu.keras.PipelineStage(0):
         ids = keras.Input([tokens], dtype="int32")
         x = layers.Embedding(words, width, name="words")(ids)
@@ -44,7 +44,7 @@ def make_model(count, width, tokens, words):
 
 
 def main():
-    """Prints what the model needs and takes, and advice."""
+    """Prints the memory and the time of the model, and advice."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=4, help="encoders; at least 4")
     parser.add_argument("--width", type=int, default=768)
@@ -53,30 +53,30 @@ def main():
     parser.add_argument("--batch", type=int, default=8, help="sequences of a micro-batch")
     parser.add_argument("--dtype", choices=("float16", "float32"), default="float16")
     parser.add_argument("--machine", default="IPU-POD4")
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     config = ipu.IPUConfig()
     config.auto_select_ipus = STAGES
     config.configure_ipu_system()
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(chosen.dtype)
+    original_policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(options.dtype)
     with ipu.IPUStrategy().scope():
-        model = make_model(chosen.layers, chosen.width, chosen.tokens, chosen.words)
-    keras.config.set_dtype_policy(before)
+        model = make_model(options.layers, options.width, options.tokens, options.words)
+    keras.config.set_dtype_policy(original_policy)
     model.set_pipelining_options(
         gradient_accumulation_steps_per_replica=32,
         recomputation_mode=ipu.pipelining.RecomputationMode.RecomputeAndBackpropagateInterleaved,
         offload_weight_update_variables=True,
     )
-    report = model.ipu_report(chosen.batch, machine=chosen.machine)
+    report = model.ipu_report(options.batch, machine=options.machine)
     for memory in report.memories:
         share = f"{memory.low / memory.capacity:.0%} to {memory.high / memory.capacity:.0%}"
         print(f"IPU {memory.ipu}: {memory.verdict}, {share} of its memory")
-    rate = report.throughput(chosen.batch)
+    rate = report.throughput(options.batch)
     print(f"{1e3 * report.step_seconds:.2f} ms a micro-batch, {rate:,.0f} sequences a second")
-    recipe = report.advice().recipe  # There is one where the model may not fit.
-    for each in report.advice() if recipe is None else recipe.steps:
+    recipe = report.advice().recipe  # There is a recipe if the model may not fit.
+    for step in report.advice() if recipe is None else recipe.steps:
         print(
-            f"x {each.speed:.2f}, {each.memory / report.memory.capacity:.0%} of memory, {each.verdict}: {each.change}"
+            f"x {step.speed:.2f}, {step.memory / report.memory.capacity:.0%} of memory, {step.verdict}: {step.change}"
         )
     if recipe is not None:
         print(recipe.code)

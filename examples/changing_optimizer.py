@@ -1,4 +1,4 @@
-"""Lowers the momentum of an optimizer between runs of one program, and keeps a velocity in float16 from underflowing."""
+"""Lowers the momentum of an optimizer between runs of one program, and scales a float16 velocity to avoid underflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEPS = 50
 
 
 def main() -> None:
-    """Prints the loss at the end of each run, and how often the program was traced."""
+    """Prints the loss at the end of each run, and the number of traces of the program."""
     strategy = ipu.IPUStrategy()
     with strategy.scope():
         weights = tf.Variable(tf.zeros([8]))

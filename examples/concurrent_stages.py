@@ -1,7 +1,7 @@
-"""Runs two parts of a network at the same time: a stage of two functions, each on an IPU of its own.
+"""Runs two parts of a network at the same time, as a pipeline stage of two functions on two IPUs.
 
-A sum of two small networks learns the distance of a point from the origin. In a stage of two parts, both get the same
-arguments, and what they return is put one behind the other:
+The sum of two small networks learns the distance of a point from the origin. Both functions of a stage get the same
+arguments. The arguments of the next stage are the results of the first function, then the results of the second:
 
                       +--> IPU 1: tanh of dense --+
     points --> IPU 0 -+                           +--> IPU 3: sum, loss
@@ -12,7 +12,7 @@ import argparse
 import os
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
 
 import numpy as np
 import tensorflow as tf
@@ -24,16 +24,16 @@ BATCH, MICRO_BATCHES, UPDATES = 32, 12, 200
 
 
 def points():
-    """Batches of points in the plane with their distances from the origin."""
+    """Returns batches of points in the plane with their distances from the origin."""
     x = np.random.default_rng(0).uniform(-1, 1, (4096, 2)).astype(np.float32)
     dataset = tf.data.Dataset.from_tensor_slices((x, np.linalg.norm(x, axis=1, keepdims=True)))
     return dataset.batch(BATCH, drop_remainder=True).repeat()
 
 
 def main():
-    """Trains, and writes the plan's picture where one is wanted."""
+    """Trains the network, and draws the plan if the command line names a file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("picture", nargs="?", type=Path, help="where to write a picture of the plan")
+    parser.add_argument("picture", nargs="?", type=Path, help="a file for a picture of the plan")
     arguments = parser.parse_args()
 
     config = ipu.IPUConfig()
@@ -76,7 +76,7 @@ def main():
                 infeed_queue=infeed,
                 outfeed_queue=outfeed,
                 optimizer_function=optimizer_function,
-                accumulate_outfeed=True,  # One value an update, in place of one a micro-batch.
+                accumulate_outfeed=True,  # The outfeed gets one value per update, not one per micro-batch.
             )
 
         infeed.initializer  # noqa: B018  (The access starts it.)

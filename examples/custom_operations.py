@@ -1,18 +1,18 @@
-"""Runs a program with operations that were written for the tiles of an IPU: what they compute is registered beside it.
+"""Runs a program with operations that were written for the tiles of an IPU, which TensorFlow functions emulate.
 
-    the program, as it ran on IPUs                        what stands in for its code here
+    the program, as it ran on IPUs                        the emulation
 
     precompiled_user_op([x, y], "libnorm.so",             register_user_op_emulation("Build", norm)
-                        "norm_codelet.gp", outs=...)          norm: a function over TensorFlow's operations;
-                                                              TensorFlow differentiates it, too
-    codelet_expression_op(lambda x, y: x * x + y, ...)    nothing: the expression says all
+                        "norm_codelet.gp", outs=...)          norm: a function of TensorFlow operations,
+                                                              which TensorFlow also differentiates
+    codelet_expression_op(lambda x, y: x * x + y, ...)    not needed: the expression defines the results
 
-Neither file of the operation is opened, and neither needs to be there.
+The files of the operation are never opened, and need not exist.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
 
 import tensorflow as tf
 
@@ -23,12 +23,12 @@ STEPS = 19
 
 
 def scaled_distance(x, y, attributes):
-    """What `Build` of `libdistance.so` computes: the distance of two points, times a factor."""
+    """Returns the distance of two points, times a factor, as `Build` of `libdistance.so` does."""
     return float(attributes) * tf.norm(x - y)
 
 
 def train(point, target):
-    """The program: moves a point towards another, by the gradient of the operation."""
+    """Moves a point towards another by the gradient of the operation. This is the program."""
     for _ in tf.range(STEPS):
         with tf.GradientTape() as tape:
             tape.watch(point)
@@ -45,7 +45,7 @@ def train(point, target):
 
 
 def main():
-    """Registers the emulation, and runs the program."""
+    """Registers the emulation and runs the program."""
     register_user_op_emulation("Build", scaled_distance)
     program = tf.function(train, jit_compile=True)
     point, squares = ipu.IPUStrategy().run(program, (tf.constant([3.0, 4.0]), tf.constant([0.0, 0.0])))

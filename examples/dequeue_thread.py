@@ -1,4 +1,4 @@
-"""Reads results while the program still runs: a thread dequeues, and the main thread waits for the run."""
+"""Reads results in a thread while the program runs and the main thread waits for the run."""
 
 import threading
 
@@ -12,7 +12,7 @@ results_read = threading.Semaphore(0)
 
 
 def elements():
-    """The data: each number but the first waits until the result of the one before it has been read."""
+    """Yields numbers. Each number waits until the result of the previous one has been read."""
     for i in range(STEPS):
         if i > 0:
             results_read.acquire()
@@ -23,11 +23,11 @@ dataset = tf.data.Dataset.from_generator(elements, output_signature=tf.TensorSpe
 
 
 def read(queue, run_ended):
-    """Reads until the run has ended, and then once more, for what came last."""
-    last_look = False
-    while not last_look:
-        last_look = run_ended.wait(0.01)
-        # This loop ends where the queue is empty at the moment; it does not wait for the program.
+    """Reads results until the run has ended, and then once more for the last results."""
+    is_last = False
+    while not is_last:
+        is_last = run_ended.wait(0.01)
+        # This loop ends when the queue is empty. It does not wait for the program.
         for result in queue:
             print(f"{int(result['x'])} squared is {int(result['square'])}")
             results_read.release()
@@ -35,7 +35,7 @@ def read(queue, run_ended):
 
 @tf.function(jit_compile=True)
 def program(iterator, queue):
-    """Squares what comes."""
+    """Enqueues each element with its square."""
     for _ in tf.range(STEPS):
         x = next(iterator)
         queue.enqueue({"x": x, "square": x * x})
@@ -48,9 +48,9 @@ with strategy.scope():
     reader = threading.Thread(target=read, args=(queue, run_ended))
     reader.start()
     try:
-        # If nobody read the results meanwhile, this run would wait for its data for ever.
+        # Without a thread that reads the results, this run would wait for its data forever.
         strategy.run(program, args=(iter(dataset), queue))
     finally:
-        run_ended.set()  # Even where the run fails, the thread must end.
+        run_ended.set()  # The thread must also end if the run fails.
         reader.join()
 print("The run has ended: all results but the last had been read before.")

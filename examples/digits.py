@@ -1,6 +1,6 @@
 """Trains a small convolutional network on handwritten digits, in one run of one program on the emulated IPU.
 
-The data are the 1797 digits of 8 by 8 pixels that come with scikit-learn. All epochs are loops inside the program:
+The data are scikit-learn's 1797 digits of 8 by 8 pixels. The program contains the loops over epochs and steps:
 
     training images --> infeed --> +-------------------------+ --> losses --> a thread that prints them
     test images ------> infeed --> | epochs * (train + test) | --> right ---> while the program runs
@@ -14,8 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # The same figures on every processor, as far as that goes.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # Makes results depend less on the processor.
 
 import matplotlib as mpl
 import numpy as np
@@ -41,14 +41,14 @@ def load_data():
 
 
 def training_dataset(images, labels, batch_size):
-    """Shuffles anew each epoch. What is left over after the last whole batch of an epoch gets its turn in another."""
+    """Returns a dataset that is shuffled in each epoch, and its steps per epoch. An incomplete last batch is dropped."""
     dataset = tf.data.Dataset.from_tensor_slices((images, labels))
     dataset = dataset.shuffle(len(images), seed=SEED).batch(batch_size, drop_remainder=True)
     return dataset.repeat(), len(images) // batch_size
 
 
 def test_dataset(images, labels, batch_size):
-    """Keeps every image. A feed needs batches of one size, so blank images that count as no digit fill up the last."""
+    """Returns a dataset of all images, and its steps. All batches must be full, so blank images complete the last one."""
     missing = -len(images) % batch_size
     images = np.pad(images, [(0, missing), (0, 0), (0, 0), (0, 0)])
     labels = np.pad(labels, (0, missing), constant_values=NO_DIGIT)
@@ -57,7 +57,7 @@ def test_dataset(images, labels, batch_size):
 
 
 def make_model():
-    """A network of two convolutions, 8 by 8 pixels in and ten logits out."""
+    """Returns a network of two convolutions, with inputs of 8 by 8 pixels and ten logits."""
     return tf.keras.Sequential(
         [
             tf.keras.layers.Input([8, 8, 1]),
@@ -75,7 +75,10 @@ cross_entropy = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 @tf.function(jit_compile=True)
 def train_and_test(model, optimizer, *, training, test, losses, right, epochs, training_steps, test_steps):
-    """The program. `losses` gets a loss each training step, and `right` the number of right answers each epoch."""
+    """Trains and tests in each epoch. This is the program.
+
+    It enqueues the loss of each training step to `losses`, and the number of right answers in each epoch to `right`.
+    """
     for _ in tf.range(epochs):
         for _ in tf.range(training_steps):
             images, labels = next(training)
@@ -93,10 +96,10 @@ def train_and_test(model, optimizer, *, training, test, losses, right, epochs, t
 
 
 class Reader(threading.Thread):
-    """Reads both outfeeds while the program runs; a bar shows the steps, a line each epoch."""
+    """A thread that reads both outfeeds while the program runs. It shows the steps in a bar, and prints each epoch."""
 
     def __init__(self, losses, right, epochs, training_steps, test_size):
-        """Takes the two outfeed queues, and what is needed to make sense of what they hold."""
+        """Creates the thread for two outfeeds with the results of `epochs` epochs."""
         super().__init__(name="reader")
         self.loss_curve, self.accuracies = [], []
         self._losses, self._right = losses, right
@@ -104,13 +107,13 @@ class Reader(threading.Thread):
         self._run_ended = threading.Event()
 
     def run(self):
-        """Looks ten times a second, and once more after the run has ended."""
+        """Reads the outfeeds ten times a second, and once more after the run has ended."""
         total = self._epochs * self._training_steps
-        with tqdm(total=total, unit="step", disable=None) as bar:  # None: where there is a terminal.
-            last_look = False
-            while not last_look:
-                last_look = self._run_ended.wait(0.1)
-                # In this order: the losses of an epoch are there before its test result is.
+        with tqdm(total=total, unit="step", disable=None) as bar:  # None: shows the bar only on a terminal.
+            is_last = False
+            while not is_last:
+                is_last = self._run_ended.wait(0.1)
+                # The program enqueues the losses of an epoch before its test result. In this order, none is missed.
                 results = [int(count) / self._test_size for count in self._right]
                 losses = [float(loss) for loss in self._losses]
                 self.loss_curve += losses
@@ -125,14 +128,14 @@ class Reader(threading.Thread):
         return f"epoch {epoch:2}  training loss {loss:.3f}  test accuracy {self.accuracies[epoch - 1]:.3f}"
 
     def finish(self):
-        """Tells the thread that the run has ended, and waits until it has read the rest."""
+        """Notifies the thread that the run has ended, and waits until it has read the last results."""
         self._run_ended.set()
         self.join()
 
 
 def draw(losses, accuracies, training_steps, path):
-    """Draws the loss of each step and the test accuracy after each epoch, one below the other."""
-    mpl.use("Agg")  # No window.
+    """Draws the loss of each step, and below it the test accuracy after each epoch."""
+    mpl.use("Agg")  # Opens no window.
     figure, (top, bottom) = plt.subplots(2, 1, sharex=True, figsize=(7, 6), layout="constrained")
     steps = np.arange(1, len(losses) + 1) / training_steps
     epochs = np.arange(1, len(accuracies) + 1)
@@ -157,7 +160,7 @@ def draw(losses, accuracies, training_steps, path):
 
 
 def positive(text):
-    """Reads a whole number of 1 or more from the command line."""
+    """Returns the positive integer in a text of the command line."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is less than 1")
@@ -165,12 +168,12 @@ def positive(text):
 
 
 def main():
-    """Trains, tests and draws."""
+    """Trains and tests the network, and draws its learning curve."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=positive, default=10, help="passes over the training images (%(default)s)")
     parser.add_argument("--batch-size", type=positive, default=32, help="images a step (%(default)s)")
     parser.add_argument("--output", type=Path, default=Path("output"), help="folder for the picture (%(default)s)")
-    parser.add_argument("--cache", type=Path, help="folder that spares the next start its compilation")
+    parser.add_argument("--cache", type=Path, help="folder for compiled programs, so that the next start is faster")
     arguments = parser.parse_args()
 
     if arguments.cache is not None:
@@ -181,7 +184,7 @@ def main():
         parser.error(f"--batch-size must be at most {len(training_images)}, the number of training images")
     training, training_steps = training_dataset(training_images, training_labels, arguments.batch_size)
     test, test_steps = test_dataset(test_images, test_labels, arguments.batch_size)
-    sys.stdout.reconfigure(line_buffering=True)  # Lines appear as they come, in a pipe too.
+    sys.stdout.reconfigure(line_buffering=True)  # Without this, a pipe gets no lines before the end.
     print(f"{len(training_images)} images to train on, {len(test_images)} for the test; compiling ...")
 
     config = ipu.IPUConfig()

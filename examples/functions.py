@@ -1,13 +1,13 @@
-"""Has the layers of a stack share one piece of code in a program, each with weights of its own.
+"""Compiles the equal layers of a network as one function, which each layer calls with different weights.
 
-x --> block --> block --> ... --> block --> y        as in Python: 24 calls, each with weights of its own
+x --> block --> block --> ... --> block --> y        in Python: 24 calls with different weights
         |         |                 |
-        +---------+------ ... ------+                in the program: one function, forward and backward
+        +---------+------ ... ------+                in the program: one function forward, one backward
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
 
 import tensorflow as tf
 
@@ -23,7 +23,7 @@ with strategy.scope():
 
 
 def stack(x, decorator):
-    """The layers one after the other, and the gradients of a loss with respect to all weights."""
+    """Applies the layers to `x`, and returns a loss and its gradients with respect to all weights."""
 
     def layer(matrix):
         return decorator(lambda x: tf.nn.softmax(tf.nn.gelu(x @ matrix) + tf.tanh(x)))
@@ -32,7 +32,7 @@ def stack(x, decorator):
         for matrix in weights:
             x = layer(matrix)(x)
         loss = tf.reduce_mean(x**2)
-    return barrier([loss, *tape.gradient(loss, weights)])  # Whoever takes the loss has waited for all gradients.
+    return barrier([loss, *tape.gradient(loss, weights)])  # The loss is available only after all gradients.
 
 
 plain = tf.function(lambda x: stack(x, lambda function: function), jit_compile=True)
@@ -47,5 +47,5 @@ for name, function in (("plain", plain), ("outlined", outlined)):
     shared = f"{len(calls)} calls of {len(set(calls))} functions" if calls else "nothing shared"
     print(f"{name}: {len(operations)} operations, {shared}; compiled in {ipu.metric_data('CompileTime')[1]:.2f} s")
 
-same = all(bool(tf.reduce_all(tf.abs(one - other) < 1e-5)) for one, other in zip(*results, strict=True))
+same = all(bool(tf.reduce_all(tf.abs(a - b) < 1e-5)) for a, b in zip(*results, strict=True))
 print("the same loss and gradients:", same)

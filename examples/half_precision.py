@@ -1,10 +1,10 @@
-"""A model that trains in float16 on the CPU, and would not on an IPU: the exception says where, and a loss scale mends it.
+"""Trains in float16 with a loss scale that is too large: the CPU hides the overflow, and an IPU reports it.
 
-The gradient of a loss that is scaled by 2^15 is more than float16 has:
+The gradient of a loss that is scaled by 2^15 is too large for float16:
 
     loss ---- x 2^15 ----> gradients of float16 ---- overflow ----> IPU: stops.  CPU: infinity, or a wrong weight
 
-With `IPUConfig.floating_point_behaviour` the emulator stops as the machine does, with the line of the model.
+With `IPUConfig.floating_point_behaviour` the emulator stops as the machine does, and reports the line of the model.
 """
 
 import numpy as np
@@ -16,11 +16,11 @@ STEPS = 64
 TOO_LARGE, ADVISED = 2.0**15, 2.0**7
 
 
-def configure(asked):
-    """Has the device compute float16 as an IPU does, or as XLA does."""
+def configure(as_on_ipu):
+    """Configures the device to compute float16 as an IPU does, or as XLA does."""
     config = ipu.config.IPUConfig()
     config.auto_select_ipus = 1
-    if asked:
+    if as_on_ipu:
         config.floating_point_behaviour.oflo = True
         config.floating_point_behaviour.esr = ipu.config.StochasticRoundingBehaviour.ON
     config.configure_ipu_system()
@@ -48,7 +48,7 @@ def train(loss_scale):
             gradients = tape.gradient(scaled, [weights, bias])
             for variable, gradient in zip([weights, bias], gradients, strict=True):
                 update = tf.cast(gradient, tf.float32) / loss_scale * 0.1
-                update = tf.where(tf.math.is_finite(update), update, 0.0)  # What hides an overflow on the CPU.
+                update = tf.where(tf.math.is_finite(update), update, 0.0)  # On the CPU, this hides an overflow.
                 variable.assign_sub(tf.cast(update, tf.float16))
             losses = tf.tensor_scatter_nd_update(losses, [[step]], [loss])
         return losses
@@ -57,12 +57,12 @@ def train(loss_scale):
 
 
 def main():
-    """Trains three times."""
-    configure(asked=False)
+    """Trains as on the CPU, as on an IPU, and with a smaller loss scale."""
+    configure(as_on_ipu=False)
     losses = train(TOO_LARGE)
     print(f"float16 of the CPU, loss scale {TOO_LARGE:.0f}: the loss goes from {losses[0]:.1f} to {losses[-1]:.1f}")
 
-    configure(asked=True)
+    configure(as_on_ipu=True)
     try:
         train(TOO_LARGE)
     except tf.errors.InvalidArgumentError as error:

@@ -1,13 +1,13 @@
-"""Learns vectors for words from which follows which: the table is on the host, larger than a program could hold.
+"""Learns word vectors that predict the next word. Their table is on the host, because it is too large for a program.
 
-the program:   words ---> rows of the table ---> layer (outlined: its code is there once) ---> loss
+the program:   words ---> rows of the table ---> layers (outlined, so that they share code) -> loss
 ^                                                               |
 the host:                   table of 2 GiB  <--- stochastic gradient descent on the rows  <----+
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +26,7 @@ embedding = embedding_ops.create_host_embedding(
     optimizer_spec=embedding_ops.HostEmbeddingOptimizerSpec(0.5),
     initializer=tf.zeros_initializer(),
 )
-# Of all words the corpus has four, far apart. Each is followed by the next one.
+# The corpus uses four words, which are far apart in the table. Each word is followed by the next one.
 words = np.arange(USED, dtype=np.int32) * (WORDS // USED)
 embedding.table[words] = np.random.default_rng(0).normal(size=[USED, WIDTH]) / 8
 with strategy.scope():
@@ -35,7 +35,7 @@ with strategy.scope():
 
 @tf.function(jit_compile=True)
 def train():
-    """Pulls each word's vector, through the layers, to the one of its follower, and away from those of the others."""
+    """Trains the layers and word vectors to predict the word that follows each word."""
     loss = 0.0
     for _ in tf.range(STEPS):
         with tf.GradientTape() as tape:

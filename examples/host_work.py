@@ -1,21 +1,21 @@
-"""Has the host work in the midst of a program: it prints, checks, looks up strings, and calls a function written in C++.
+"""Runs parts of a program on the host: prints, assertions, lookups of strings, and a C++ function.
 
-    the program, on two replicas:              the host, once a replica and step:
+    the program, on two replicas:              the host, once per replica and step:
 
     +-----------------------------+
     | for each of 3 steps:        |
     |     keys ---------------------------->   a table of strings; the lengths of its words
     |     lengths <-------------------------
     |     scaled ------------------------->    the C++ function `Callback`, below
-    |     print, assert  ----------------->    a line on stderr; the end of the run where it does not hold
+    |     print, assert  ----------------->    a line on stderr; an error if the assertion fails
     +-----------------------------+
 
-What XLA has no kernel for is said with `outside_compilation_scope`; all else in it is as anywhere in TensorFlow.
+`outside_compilation_scope` is for operations without an XLA kernel. Inside of it, all of TensorFlow can be used.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
 
 import tempfile
 from pathlib import Path
@@ -34,7 +34,7 @@ SCALE = """
 #include <string>
 #include <vector>
 
-// outputs[0] = data[0] times the number that the attributes say.
+// outputs[0] = data[0] * attributes
 extern "C" void Callback(const std::vector<const void*>& data, const std::vector<uint32_t>& number_of_elements,
                          const std::vector<void*>& outputs, const std::string& attributes, const std::string&) {
   const float factor = std::stof(attributes);
@@ -46,7 +46,7 @@ extern "C" void Callback(const std::vector<const void*>& data, const std::vector
 
 
 def compiled():
-    """Compiles the C++ function, and returns the path of its library."""
+    """Compiles the C++ function and returns the path of its library."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "scale.cc")
         source.write_text(SCALE)
@@ -54,10 +54,10 @@ def compiled():
 
 
 def make_program(table, library):
-    """The program: from keys, and the highest total that is fine, to a total of each replica."""
+    """Returns a program of keys and of the highest permitted total; it returns the total of a replica."""
 
     @tf.function(jit_compile=True)
-    def program(keys, most):
+    def program(keys, limit):
         total = tf.zeros([])
         for step in tf.range(STEPS):
             with outside_compilation_scope("words"):
@@ -72,14 +72,14 @@ def make_program(table, library):
             )
             total += tf.reduce_sum(scaled)
             internal_ops.print_tensor(total, "total")
-            tf.debugging.assert_less_equal(total, most, "the total is too high")
+            tf.debugging.assert_less_equal(total, limit, "the total is too high")
         return total
 
     return program
 
 
 def main():
-    """Runs the program twice: with a check that holds, and with one that does not."""
+    """Runs the program with a check that passes, and with one that fails."""
     config = ipu.config.IPUConfig()
     config.auto_select_ipus = REPLICAS
     config.configure_ipu_system()

@@ -1,21 +1,21 @@
 """Trains on handwritten digits by `model.fit`: on one IPU, replicated, with accumulated gradients, in pipeline stages.
 
-Flags choose the mode, and go together. However it is split, an update sees the same 64 images, so the network learns what
-Keras alone learns from batches of 64; the script trains it in both ways and compares:
+Options select the mode, and can be combined. In each mode, an update uses the same 64 images. So the network learns the same
+weights as in plain Keras with batches of 64. The script trains it in both ways and compares:
 
     --replicas 4                  --accumulate 4                  --stages 2
 
     IPU 0 .. 3: 16 images         16 + 16 + 16 + 16 images        IPU 0: 16 16 16 16 ->
-       |     |  mean of all       one after the other,            IPU 1:    16 16 16 16  mean of all
-       +-----+  gradients         mean of their gradients         the IPUs work side by side
+       |     |  mean of all       in turn,                        IPU 1:    16 16 16 16  mean of all
+       +-----+  gradients         mean of their gradients         the IPUs work in parallel
 """
 
 import argparse
 import os
 import sys
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # The same figures on every processor, as far as that goes.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # Makes results depend less on the processor.
 
 import keras
 import numpy as np
@@ -25,8 +25,8 @@ import tensorflow_ipu as ipu
 
 SEED = 1
 TRAINING, TEST = 1280, 512
-UPDATE = 64  # So many images make an update of the weights.
-UPDATES_PER_EXECUTION = 4  # So many updates are one run of a program.
+UPDATE = 64  # The number of images in an update of the weights.
+UPDATES_PER_EXECUTION = 4  # The number of updates in a run of a program.
 
 
 def load_data():
@@ -39,7 +39,7 @@ def load_data():
 
 
 def make_model():
-    """A network of four layers, 64 pixels in and ten logits out, with the same weights each time."""
+    """Returns a network of four layers, with inputs of 64 pixels and ten logits. Its weights are the same in each call."""
     keras.utils.set_random_seed(SEED)
     widths = (64, 64, 32)
     hidden = [keras.layers.Dense(width, "relu", name=f"hidden_{number}") for number, width in enumerate(widths)]
@@ -47,7 +47,7 @@ def make_model():
 
 
 def compile_model(model, learning_rate, steps_per_execution):
-    """Keras's `compile`, in the scope or out of it."""
+    """Compiles a model that was created in the scope or outside of it."""
     model.compile(
         optimizer=keras.optimizers.SGD(learning_rate, momentum=0.9),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -57,8 +57,8 @@ def compile_model(model, learning_rate, steps_per_execution):
 
 
 def train(model, batch_size, epochs, callbacks=()):
-    """Keras's `fit`, in the scope or out of it; returns the losses and the test accuracies [epochs]."""
-    keras.utils.set_random_seed(SEED)  # For the order of the images: they are shuffled each epoch.
+    """Trains a model by `fit`, and returns the losses and the test accuracies [epochs]."""
+    keras.utils.set_random_seed(SEED)  # Determines the order of the images, which are shuffled in each epoch.
     (images, labels), test = load_data()
     options = {"validation_data": test, "callbacks": list(callbacks), "verbose": 0}
     history = model.fit(images, labels, batch_size=batch_size, epochs=epochs, **options).history
@@ -66,13 +66,13 @@ def train(model, batch_size, epochs, callbacks=()):
 
 
 def train_on_ipus(replicas, accumulate, stages, epochs):
-    """Trains in the mode that is asked for; returns the model and what `train` returns."""
+    """Trains a model on IPUs, and returns the model and the result of `train`."""
     config = ipu.IPUConfig()
     config.auto_select_ipus = replicas * stages
     config.configure_ipu_system()
     with ipu.IPUStrategy().scope():
         model = make_model()
-        # Gradients are summed over the replicas: a rate divided by their number makes that a mean.
+        # Gradients are summed over the replicas. Dividing the rate by their number makes the sum a mean.
         compile_model(model, 0.05 / replicas, UPDATES_PER_EXECUTION * accumulate)
     accumulation = {
         "gradient_accumulation_steps_per_replica": accumulate,
@@ -85,7 +85,7 @@ def train_on_ipus(replicas, accumulate, stages, epochs):
     elif accumulate > 1:
         model.set_gradient_accumulation_options(**accumulation)
     if replicas > 1:
-        model.set_replication_options("MEAN")  # Otherwise logs show the last replica's metrics.
+        model.set_replication_options("MEAN")  # By default, logs show the metrics of the last replica.
 
     def print_epoch(epoch, logs):
         print(f"epoch {epoch + 1}  training loss {logs['loss']:.4f}  test accuracy {logs['val_accuracy']:.4f}")
@@ -95,7 +95,7 @@ def train_on_ipus(replicas, accumulate, stages, epochs):
 
 
 def describe(model, replicas, accumulate, stages):
-    """Says what an update is made of, and what the IPUs of a pipeline do in it."""
+    """Prints how the images of an update are split, and the layers of each pipeline stage."""
     batch = UPDATE // (replicas * accumulate)
     split = f"{replicas} replica(s) x {accumulate} batch(es) x {batch} images"
     print(f"{replicas * stages} IPU(s); an update: {split} = {UPDATE} images")
@@ -106,17 +106,17 @@ def describe(model, replicas, accumulate, stages):
 
 
 def main():
-    """Trains in the mode that is asked for and with Keras alone, and compares."""
+    """Trains in the mode that the options select and in plain Keras, and compares the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--replicas", type=int, choices=(1, 2, 4, 8), default=1, help="copies of the model (%(default)s)"
     )
-    parser.add_argument("--accumulate", type=int, metavar="N", help="batches an update, on each replica")
-    parser.add_argument("--stages", type=int, choices=(1, 2, 4), default=1, help="of the pipeline (%(default)s)")
+    parser.add_argument("--accumulate", type=int, metavar="N", help="batches per update on each replica")
+    parser.add_argument("--stages", type=int, choices=(1, 2, 4), default=1, help="pipeline stages (%(default)s)")
     parser.add_argument("--epochs", type=int, default=5, help="passes over the training images (%(default)s)")
     arguments = parser.parse_args()
     replicas, stages = arguments.replicas, arguments.stages
-    fill = 2 * stages if stages > 1 else 1  # A pipeline has so many batches under way at once.
+    fill = 2 * stages if stages > 1 else 1  # The number of batches that a pipeline processes at the same time.
     accumulate = arguments.accumulate or fill
     if accumulate < 1 or accumulate % fill or UPDATE % (replicas * accumulate):
         parser.error(
@@ -124,17 +124,17 @@ def main():
             f" of {UPDATE // replicas}" + (f" that {fill} divides, to fill {stages} stages" if stages > 1 else "")
         )
 
-    sys.stdout.reconfigure(line_buffering=True)  # Lines appear as they come, in a pipe too.
+    sys.stdout.reconfigure(line_buffering=True)  # Without this, a pipe gets no lines before the end.
     model, (losses, accuracies) = train_on_ipus(replicas, accumulate, stages, arguments.epochs)
     describe(model, replicas, accumulate, stages)
 
-    alone = make_model()  # Outside of the scope: Keras on the CPU.
-    compile_model(alone, 0.05, UPDATES_PER_EXECUTION)
-    alone_losses, alone_accuracies = train(alone, UPDATE, arguments.epochs)
-    apart = [np.max(np.abs(a - b)) for a, b in zip(model.get_weights(), alone.get_weights(), strict=True)]
-    print(f"test accuracy: {accuracies[-1]:.4f}, Keras alone: {alone_accuracies[-1]:.4f}")
-    print(f"largest difference of an epoch's loss: {np.max(np.abs(np.subtract(losses, alone_losses))):.1e}")
-    print(f"largest difference of a weight: {max(apart):.1e}")
+    plain = make_model()  # Outside of the scope, Keras trains on the CPU.
+    compile_model(plain, 0.05, UPDATES_PER_EXECUTION)
+    plain_losses, plain_accuracies = train(plain, UPDATE, arguments.epochs)
+    differences = [np.max(np.abs(a - b)) for a, b in zip(model.get_weights(), plain.get_weights(), strict=True)]
+    print(f"test accuracy: {accuracies[-1]:.4f}, Keras alone: {plain_accuracies[-1]:.4f}")
+    print(f"largest difference of an epoch's loss: {np.max(np.abs(np.subtract(losses, plain_losses))):.1e}")
+    print(f"largest difference of a weight: {max(differences):.1e}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Asks what a real machine would make of a training loop, and what would make it faster; nothing is trained."""
+"""Predicts the memory and time of a training loop on a real machine, and prints advice. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow_ipu as ipu
 
 
 def make_program(strategy: ipu.IPUStrategy, dtype: str, batch: int) -> tuple[tf.function, list[object]]:
-    """A loop of training steps of a small network, whose images come as `dtype`."""
+    """Returns a program that trains a small network on images of type `dtype`, and its arguments."""
     with strategy.scope():
         model = tf.keras.Sequential(
             [
@@ -39,19 +39,19 @@ def make_program(strategy: ipu.IPUStrategy, dtype: str, batch: int) -> tuple[tf.
 
 
 def main() -> None:
-    """Prints a report, and compares types of the images and machines."""
+    """Prints a report, and compares two types of the images."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--machine", default="Bow Pod16", help="such as GC200 or IPU-POD64")
     parser.add_argument("--batch", type=int, default=64)
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     strategy = ipu.IPUStrategy()
-    floats = strategy.report(*make_program(strategy, "float32", chosen.batch), machine=chosen.machine)
-    integers = strategy.report(*make_program(strategy, "uint8", chosen.batch), machine=chosen.machine)
+    floats = strategy.report(*make_program(strategy, "float32", options.batch), machine=options.machine)
+    integers = strategy.report(*make_program(strategy, "uint8", options.batch), machine=options.machine)
     print(floats)
     print()
     for name, report in (("float32", floats), ("uint8", integers)):
         print(
-            f"images as {name}: {report.step_seconds * 1e6:.1f} us a step, {report.throughput(chosen.batch):,.0f} images/s"
+            f"images as {name}: {report.step_seconds * 1e6:.1f} us a step, {report.throughput(options.batch):,.0f} images/s"
         )
 
 

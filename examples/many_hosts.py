@@ -1,9 +1,9 @@
-"""Trains a digits network in any number of processes, each with some of the replicas, on one machine or many.
+"""Trains a digits network in any number of processes on one host or several. Each process has some of the replicas.
 
     mpiexec -n 2 python examples/many_hosts.py
     python -m tensorflow_ipu run --instances 2 --replicas 4 examples/many_hosts.py  # The same, by the launcher.
 
-Alone, `python examples/many_hosts.py` trains the same with all four replicas in one process.
+`python examples/many_hosts.py` trains the same network with all four replicas in one process.
 
     worker 0:  replicas 0 and 1          worker 1:  replicas 2 and 3
 
@@ -11,13 +11,13 @@ Alone, `python examples/many_hosts.py` trains the same with all four replicas in
     gradient  ---- sum over the two, then over the workers ---->  gradient
     the same update                      the same update
 
-Every worker has the same weights and the same losses at any time, and they are those of the one process.
+All workers always have the same weights and losses. A single process has the same ones.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # The same figures on every processor, as far as that goes.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # Makes results depend less on the processor.
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +31,7 @@ REPLICAS = 4
 BATCH = 12
 UPDATES = 144
 
-strategy = ipu.IPUMultiWorkerStrategy()  # First of all: joins the other workers that MPI has started.
+strategy = ipu.IPUMultiWorkerStrategy()  # Joins the other workers that MPI has started. This must come first.
 cluster = strategy.cluster
 
 config = ipu.IPUConfig()
@@ -43,7 +43,7 @@ images = (digits.images.reshape(-1, 64) / 16).astype(np.float32)[:1728]  # 36 ro
 labels = digits.target.astype(np.int32)[:1728]
 dataset = tf.data.Dataset.from_tensor_slices((images, labels)).batch(BATCH, drop_remainder=True)
 
-# Each worker is given the whole dataset, and takes its own share.
+# Each worker passes the whole dataset, and gets its share of the batches.
 dataset = strategy.experimental_distribute_dataset(dataset.repeat())
 
 with strategy.scope():

@@ -1,14 +1,14 @@
-"""Runs a script that was written for IPUs, unchanged: its imports are those of IPU TensorFlow.
+"""Runs an unchanged script that was written for IPUs, with the imports of IPU TensorFlow.
 
-`python -m tensorflow_ipu SCRIPT` does this for a file, after it has read which names the script needs. Here the script is a
-text, and the compatibility layer is installed by hand.
+`python -m tensorflow_ipu SCRIPT` checks the names in a script and then runs it. Here the script is a text, and the example
+installs the compatibility layer itself.
 """
 
 import os
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
 
 from tensorflow_ipu import __main__ as command
 from tensorflow_ipu import compat

@@ -1,11 +1,12 @@
-"""A recurrent layer of TensorFlow 1's style in a session: sequences of different lengths learn to tell their sign.
+"""Trains a recurrent layer of TensorFlow 1's style in a session, to predict the sign of sums of sequences.
 
-Its elements come in whole buffers, and its weights are rounded to eight bits for a look at what that costs.
+A `BufferDataset` drops elements that do not fill a run. At the end, the weights are rounded to eight bits to measure the
+error.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
 
 import numpy as np
 import tensorflow as tf
@@ -25,18 +26,18 @@ eight_bits = GenericFloat(man=3, exp=4, bias=7)
 
 with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     dataset = tf.data.Dataset.from_tensor_slices((x, lengths, labels))
-    # 100 elements make one run of 60; the rest, too few for another, is left out.
+    # The dataset has 100 elements. A run takes 60, and the other 40 are too few for another run.
     infeed = ipu.IPUInfeedQueue(ipu.feeds.BufferDataset(dataset, STEPS))
     outfeed = ipu.IPUOutfeedQueue()
     lstm = PopnnDynamicLSTM(UNITS, seed=1)
 
     def logits_of(x, lengths):
-        """What the layer makes of the sequences, [batch]."""
+        """Returns the logits of the sequences, of shape [batch]."""
         _, state = lstm(x, lengths)
         return tf.reduce_sum(state.h, axis=1)
 
     def body(x, lengths, labels):
-        """A step of training."""
+        """Runs a training step."""
         loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits_of(x, lengths)))
         train = tf.compat.v1.train.AdamOptimizer(0.05).minimize(loss)
         return outfeed.enqueue(loss), train

@@ -1,16 +1,16 @@
-"""Packs sequences of different lengths into one without padding, computes with it, and puts the results back.
+"""Packs sequences of different lengths into one without padding, computes with it, and unpacks the results.
 
 padded [batch * longest, size]            packed [total, size]
 
 a a . .   unpack                          a a b b b c
-b b b .   ------------------------------> no row of padding is computed
+b b b .   ------------------------------> the program does not compute padding
 c . . .   <------------------------------ f(a) f(a) f(b) f(b) f(b) f(c)
           pack
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
 
 import tensorflow as tf
 
@@ -26,7 +26,7 @@ padded = tf.reshape(tf.range(BATCH * LONGEST * SIZE, dtype=tf.float32), [-1, SIZ
 
 @tf.function(jit_compile=True)
 def program(padded, lengths):
-    """The squares of all rows that are no padding, where these were, and how large they are."""
+    """Returns the squares of all rows without padding, in their original positions, and a histogram of the squares."""
     packed = slicing_ops.sequence_slice_unpack(padded, lengths, begins, TOTAL)
     squares = packed * packed
     counts = statistics_ops.histogram(tf.reshape(squares, [-1]), [1.0, 10.0, 100.0])

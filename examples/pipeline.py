@@ -1,6 +1,6 @@
-"""Trains a network in four stages on four emulated IPUs, and the same network in one piece: the weights are the same.
+"""Trains a network in four stages on four emulated IPUs, and in plain TensorFlow, with the same resulting weights.
 
-The data are the 1797 digits of 8 by 8 pixels that come with scikit-learn. A picture shows which IPU did what when:
+The data are scikit-learn's 1797 digits of 8 by 8 pixels. A picture shows the execution of the stages:
 
     images --> infeed --> IPU 0: dense --> IPU 1: dense --> IPU 2: dense --> IPU 3: dense, loss --> outfeed --> losses
 """
@@ -9,8 +9,8 @@ import argparse
 import os
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # The same figures on every processor, as far as that goes.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # Makes results depend less on the processor.
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +21,7 @@ from tensorflow_ipu import pipelining
 
 SEED = 1
 BATCH = 16
-MICRO_BATCHES = 16  # One weight update is made from the gradients of so many batches.
+MICRO_BATCHES = 16  # The number of micro-batches of a weight update.
 UPDATES = 60
 SCHEDULES = {schedule.name.lower(): schedule for schedule in pipelining.PipelineSchedule}
 
@@ -36,15 +36,15 @@ def load_data():
 
 
 def dataset_of(images, labels):
-    """All batches of the training, in an order that is the same each time that they are read."""
+    """Returns all batches of the training, in an order that is the same in each call."""
     rng = np.random.default_rng(SEED)
-    needed = UPDATES * MICRO_BATCHES * BATCH
-    order = np.concatenate([rng.permutation(len(images)) for _ in range(-(-needed // len(images)))])[:needed]
+    count = UPDATES * MICRO_BATCHES * BATCH
+    order = np.concatenate([rng.permutation(len(images)) for _ in range(-(-count // len(images)))])[:count]
     return tf.data.Dataset.from_tensor_slices((images[order], labels[order])).batch(BATCH, drop_remainder=True)
 
 
 def make_layers():
-    """Four layers, one for each stage, with the same weights each time."""
+    """Returns four layers, one for each stage. Their weights are the same in each call."""
     layers = [tf.keras.layers.Dense(64, "relu", kernel_initializer=_initializer(number)) for number in range(3)]
     layers.append(tf.keras.layers.Dense(10, kernel_initializer=_initializer(3)))
     for layer in layers:
@@ -57,22 +57,22 @@ def _initializer(number):
 
 
 def loss_of(logits, labels):
-    """The mean cross entropy of a batch."""
+    """Returns the mean cross entropy of a batch."""
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
 
 def make_optimizer():
-    """Gradients are summed over the micro-batches, so the rate is that of the mean divided by their number."""
+    """Returns an optimizer. Gradients are summed over micro-batches, so its rate is divided by their number."""
     return tf.keras.optimizers.SGD(0.2 / MICRO_BATCHES, momentum=0.9)
 
 
 def variables_of(layers):
-    """All weights and biases."""
+    """Returns all weights and biases."""
     return [variable for layer in layers for variable in layer.trainable_variables]
 
 
 def train_in_stages(dataset, schedule):
-    """Trains on four IPUs; returns the layers, the losses and the program."""
+    """Trains on four IPUs, and returns the layers, the losses and the program."""
     config = ipu.IPUConfig()
     config.auto_select_ipus = 4
     config.configure_ipu_system()
@@ -116,7 +116,7 @@ def train_in_stages(dataset, schedule):
 
 
 def train_in_one_piece(dataset):
-    """Trains the same layers with plain TensorFlow, on the same batches; returns them."""
+    """Trains the same layers in plain TensorFlow on the same batches, and returns them."""
     layers = make_layers()
     variables = variables_of(layers)
     optimizer = make_optimizer()
@@ -140,7 +140,7 @@ def train_in_one_piece(dataset):
 
 
 def main():
-    """Trains twice, compares, tests and draws."""
+    """Trains in both ways, compares the weights, tests the network, and draws the plan."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("picture", nargs="?", type=Path, default=Path("output/pipeline.png"), help="(%(default)s)")
     parser.add_argument("--schedule", choices=SCHEDULES, default="grouped", help="(%(default)s)")
@@ -153,9 +153,9 @@ def main():
         f"loss of the first update {losses[:MICRO_BATCHES].mean():.3f}, of the last {losses[-MICRO_BATCHES:].mean():.3f}"
     )
 
-    others = variables_of(train_in_one_piece(dataset))
-    apart = max(np.abs(a.numpy() - b.numpy()).max() for a, b in zip(variables_of(layers), others, strict=True))
-    print(f"largest difference to the weights of the network in one piece: {apart:.0e}")
+    expected = variables_of(train_in_one_piece(dataset))
+    difference = max(np.abs(a.numpy() - b.numpy()).max() for a, b in zip(variables_of(layers), expected, strict=True))
+    print(f"largest difference to the weights of the network in one piece: {difference:.0e}")
 
     x = test_images
     for number, layer in enumerate(layers):

@@ -1,22 +1,23 @@
-"""Trains a digits network as scripts for `poprun` do, with the names and modules of Graphcore's SDK.
+"""Trains a digits network like scripts for `poprun`, with the names and modules of Graphcore's SDK.
 
     python -m tensorflow_ipu run --num-instances 2 --num-replicas 4 examples/popdist_digits.py
 
     instance 0: replicas 0 and 1, even images      instance 1: replicas 2 and 3, odd images
                      +------------- mean of all four gradients -------------+
 
-Alone, `python examples/popdist_digits.py` trains on one replica, and `mpiexec -n 2 python examples/popdist_digits.py` on one of
-each instance. `tensorflow_ipu.compat.install()` is for these: `tensorflow_ipu run` finds the names of the SDK without it.
+`python examples/popdist_digits.py` trains with one replica, and `mpiexec -n 2 python examples/popdist_digits.py` with one
+replica per instance. These two need `tensorflow_ipu.compat.install()`. `tensorflow_ipu run` finds the names of the SDK
+without it.
 """
 
 # ruff: noqa: E402
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
 
 import tensorflow_ipu.compat
 
-tensorflow_ipu.compat.install()  # Names of the SDK, which the imports that follow need.
+tensorflow_ipu.compat.install()  # The following imports need the names of the SDK.
 
 import popdist
 import popdist.tensorflow
@@ -26,7 +27,7 @@ from tensorflow import keras
 from tensorflow.python import ipu
 from tensorflow.python.ipu.distributed.popdist_strategy import PopDistStrategy
 
-BATCH = 96  # Of all replicas.
+BATCH = 96  # The batch of all replicas together.
 
 popdist.init()
 config = ipu.config.IPUConfig()
@@ -37,7 +38,7 @@ digits = load_digits()
 images = (digits.images.reshape(-1, 64) / 16).astype("float32")[:1728]
 labels = digits.target.astype("int32")[:1728]
 dataset = tf.data.Dataset.from_tensor_slices((images, labels))
-dataset = dataset.shard(popdist.getNumInstances(), popdist.getInstanceIndex())  # Its own part of the images.
+dataset = dataset.shard(popdist.getNumInstances(), popdist.getInstanceIndex())  # The part of this instance.
 options = tf.data.Options()
 options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
 dataset = dataset.batch(BATCH // popdist.getNumTotalReplicas(), drop_remainder=True).with_options(options)

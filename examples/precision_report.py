@@ -1,4 +1,4 @@
-"""Finds out what float16 makes of a model: where it overflows, what vanishes, which loss scale and which layers to change.
+"""Reports the effect of float16 on a model: overflow, underflow, a loss scale, and layers to change.
 
 python examples/precision_report.py
 """
@@ -16,14 +16,14 @@ STEPS, BATCH_SIZE = 4, 16
 
 
 def data():
-    """Some batches of numbers, and a function of them."""
+    """Returns some batches of random inputs, and a function of them as labels."""
     random = np.random.default_rng(0)
     images = random.normal(size=(STEPS * BATCH_SIZE, 16)).astype(np.float32)
     return images, np.sin(images[:, :1])
 
 
 def small_losses():
-    """A model whose gradients are too small for float16: its results are scaled down a long way."""
+    """Returns a model whose gradients are too small for float16, because its results are scaled down by 2^16."""
     return keras.Sequential(
         [
             keras.Input((16,)),
@@ -37,7 +37,7 @@ def small_losses():
 
 
 def large_sums():
-    """A model whose activations are too large: a layer in the middle works on unscaled sums."""
+    """Returns a model whose activations are too large for float16, because a layer scales them up by 2^16."""
     return keras.Sequential(
         [
             keras.Input((16,)),
@@ -52,10 +52,10 @@ def large_sums():
 
 def main(folder):
     """Reports on both models."""
-    for made in (small_losses, large_sums):
+    for make_model in (small_losses, large_sums):
         keras.utils.set_random_seed(1)
         with ipu.IPUStrategy().scope():
-            model = made()
+            model = make_model()
             model.compile(keras.optimizers.SGD(0.01), "mse")
         report = ipu.precision_report(model, data(), steps=STEPS, batch_size=BATCH_SIZE)
         print(report, end="\n\n")

@@ -1,20 +1,20 @@
-"""Trains a digits network on four replicas with gradient accumulation, and alone with as large a batch.
+"""Trains a digits network on four replicas with gradient accumulation, and on one IPU with an equally large batch.
 
-    one IPU, batches of 96:            four IPUs, batches of 8, three of them an update:
+    one IPU, batches of 96:            four IPUs, three batches of 8 per update:
 
     +------------------+               +----------------+  +----------------+
     | 96 images        |               | 8 + 8 + 8      |  | 8 + 8 + 8      |  ... four times
     | gradient, update |               | mean, update <----> mean, update   |
     +------------------+               +----------------+  +----------------+
 
-Both see the same 96 images in an update, take the mean of the gradients, and start from the same weights. So they learn
-the same, up to the rounding of sums that are added in another order.
+Both start with the same weights, use the same 96 images in an update, and compute the mean of the gradients. So they learn the
+same weights, up to the rounding of sums that are added in another order.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # The same figures on every processor, as far as that goes.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # Makes results depend less on the processor.
 
 import numpy as np
 import tensorflow as tf
@@ -40,7 +40,7 @@ def load_data():
 
 
 def make_model():
-    """A network of one hidden layer, 64 pixels in and ten logits out."""
+    """Returns a network of one hidden layer, with inputs of 64 pixels and ten logits."""
     return tf.keras.Sequential(
         [tf.keras.layers.Input([64]), tf.keras.layers.Dense(64, activation="tanh"), tf.keras.layers.Dense(10)]
     )
@@ -51,7 +51,7 @@ cross_entropy = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 def train(ipus, batch, accumulated, images, labels):
     """Trains for `UPDATES` updates, and returns the model and its losses [updates], each the mean over 96 images."""
-    tf.keras.utils.set_random_seed(SEED)  # For the order of the images and for the initial weights.
+    tf.keras.utils.set_random_seed(SEED)  # Determines the order of the images and the initial weights.
     ipu.config.reset_ipu_configuration()
     config = ipu.IPUConfig()
     config.auto_select_ipus = ipus
@@ -62,8 +62,10 @@ def train(ipus, batch, accumulated, images, labels):
     strategy = ipu.IPUStrategy()
     with strategy.scope():
         model = make_model()
-        variables = [weight.value for weight in model.trainable_variables]  # Old optimizers take TensorFlow's own.
-        # Takes the mean of the gradients over the batches of an update, then over the replicas.
+        variables = [
+            weight.value for weight in model.trainable_variables
+        ]  # Old optimizers need TensorFlow's variables.
+        # Computes the mean of the gradients over the batches of an update, and then over the replicas.
         optimizer = optimizers.CrossReplicaGradientAccumulationOptimizerV2(
             tf.compat.v1.train.MomentumOptimizer(0.1, 0.9), accumulated, reduction_method="mean"
         )
@@ -80,12 +82,12 @@ def train(ipus, batch, accumulated, images, labels):
             losses.enqueue(loss)
 
     strategy.run(program, args=(iterator,))
-    # [updates * accumulated, replicas], or without the replicas where there is one.
+    # The shape of the losses is [updates * accumulated, replicas], or [updates * accumulated] with one replica.
     return model, np.reshape(losses.dequeue(), [UPDATES, -1]).mean(axis=1)
 
 
 def main():
-    """Trains in both ways and compares."""
+    """Trains in both ways and compares the results."""
     training_images, test_images, training_labels, test_labels = load_data()
     models = []
     for ipus, batch, accumulated in ((1, REPLICAS * ACCUMULATED * BATCH, 1), (REPLICAS, BATCH, ACCUMULATED)):
@@ -96,10 +98,10 @@ def main():
             f" test accuracy {np.mean(answers == test_labels):.4f}"
         )
         models.append((model, losses))
-    (alone, alone_losses), (replicated, replicated_losses) = models
-    print(f"largest difference of a loss: {np.max(np.abs(alone_losses - replicated_losses)):.1e}")
-    apart = [np.max(np.abs(a - b)) for a, b in zip(alone.get_weights(), replicated.get_weights(), strict=True)]
-    print(f"largest difference of a weight: {max(apart):.1e}")
+    (single, single_losses), (replicated, replicated_losses) = models
+    print(f"largest difference of a loss: {np.max(np.abs(single_losses - replicated_losses)):.1e}")
+    differences = [np.max(np.abs(a - b)) for a, b in zip(single.get_weights(), replicated.get_weights(), strict=True)]
+    print(f"largest difference of a weight: {max(differences):.1e}")
 
 
 if __name__ == "__main__":

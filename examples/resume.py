@@ -1,16 +1,16 @@
-"""Stops a training in its midst, and goes on from its checkpoint with the same numbers.
+"""Interrupts a training, and resumes it from its checkpoint with the same results.
 
-straight on     epoch 0 --> 1 --> 2 --> 3 --> 4 --> 5
-stopped         epoch 0 --> 1 --> 2 --> 3 (stopped)
+uninterrupted   epoch 0 --> 1 --> 2 --> 3 --> 4 --> 5
+interrupted     epoch 0 --> 1 --> 2 --> 3 (interrupted)
                               |
-                              v checkpoint: weights, Adam's moments, epochs done
-a new start                   +------> 3 --> 4 --> 5
+                              v checkpoint: weights, Adam's moments, number of epochs
+resumed                       +------> 3 --> 4 --> 5
 """
 
 import os
 import tempfile
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
 
 import tensorflow as tf
 from sklearn.datasets import load_digits
@@ -26,14 +26,14 @@ strategy = ipu.IPUStrategy()
 
 
 def train(folder, stop_in=None):
-    """Trains as a new process would, from the latest checkpoint in a folder; returns the loss of each epoch."""
+    """Trains from the latest checkpoint in a folder, as a new process would, and returns the loss of each epoch."""
     tf.keras.utils.set_random_seed(1)
     with strategy.scope():
         model = tf.keras.Sequential(
             [tf.keras.Input([64]), tf.keras.layers.Dense(32, activation="tanh"), tf.keras.layers.Dense(10)]
         )
         optimizer = tf.keras.optimizers.Adam(0.005)
-        optimizer.build(model.trainable_variables)  # So that a checkpoint finds its moments.
+        optimizer.build(model.trainable_variables)  # Creates the moments, so that a checkpoint can restore them.
     cross_entropy = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     @tf.function(jit_compile=True)
@@ -49,14 +49,14 @@ def train(folder, stop_in=None):
             total += loss
         return total / STEPS
 
-    done = tf.Variable(0, dtype=tf.int64)  # The host's.
+    done = tf.Variable(0, dtype=tf.int64)  # A variable of the host.
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, done=done)
     manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2)
     if manager.restore_or_initialize():
         print(f"goes on after epoch {int(done) - 1}")
     losses = {}
     for epoch in range(int(done), EPOCHS):
-        # The order of an epoch is that of its number, whoever trains it.
+        # The number of an epoch is its seed, so each process uses the same order of the data.
         data = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(images), seed=epoch)
         with strategy.scope():
             iterator = iter(data.batch(BATCH, drop_remainder=True))
@@ -69,11 +69,11 @@ def train(folder, stop_in=None):
     return losses
 
 
-with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as parts:
-    expected = train(whole)
+with tempfile.TemporaryDirectory() as uninterrupted, tempfile.TemporaryDirectory() as interrupted:
+    expected = train(uninterrupted)
     try:
-        train(parts, stop_in=3)
+        train(interrupted, stop_in=3)
     except KeyboardInterrupt:
         print("stopped before epoch 3 was saved")
-    found = train(parts)
-print("the same numbers:", all(expected[epoch] == loss for epoch, loss in found.items()))
+    resumed = train(interrupted)
+print("the same numbers:", all(expected[epoch] == loss for epoch, loss in resumed.items()))

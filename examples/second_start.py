@@ -3,17 +3,17 @@
 first start      trace ----> compile ----> run
                                 |
                                 v
-                              a folder, by all that an executable depends on
+                              a folder of executables
                                 |
 second start     trace ---------+--------> run
 
-Two calls stand for two processes here; the folder is the same to both.
+Here, two calls represent two processes with the same folder.
 """
 
 import os
 import tempfile
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
 
 import tensorflow as tf
 
@@ -27,7 +27,7 @@ strategy = ipu.IPUStrategy()
 
 
 def start():
-    """Makes all anew and runs it, as a process would; prints what was kept, what was found, and its times."""
+    """Creates a program and runs it, as a new process would; prints the counters of the cache and the times."""
     with strategy.scope():
         weights = [tf.Variable(tf.eye(64)) for _ in range(LAYERS)]
         data = iter(tf.data.Dataset.from_tensors(tf.ones([8, 64])).repeat())

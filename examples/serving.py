@@ -1,6 +1,6 @@
 """Exports a trained function and a pipeline, and answers requests with them as TensorFlow Serving does.
 
-What is trained here, on the emulated IPU, plain TensorFlow serves, which need not have this package:
+The emulated IPU trains the function. Plain TensorFlow, without this package, serves it:
 
     weights --> export_single_step --> SavedModel "line"  --> "2.5" -> a number -> slope * x + intercept -> "y = ..."
     stages  --> export_pipeline ----> SavedModel "stages" --> x -> stage 1 -> stage 2 -> answer
@@ -8,7 +8,7 @@ What is trained here, on the emulated IPU, plain TensorFlow serves, which need n
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
 
 import tempfile
 from pathlib import Path
@@ -19,7 +19,7 @@ import tensorflow_ipu as ipu
 
 
 def train(strategy):
-    """Finds the line through points on y = 3 x - 2, in one program; returns its two variables."""
+    """Fits a line to points on y = 3 x - 2 in one program, and returns its two variables."""
     with strategy.scope():
         slope, intercept = tf.Variable(0.0), tf.Variable(0.0)
 
@@ -36,7 +36,7 @@ def train(strategy):
 
 
 def main():
-    """Trains, exports, and serves."""
+    """Trains, exports and serves the function and the pipeline."""
     slope, intercept = train(ipu.IPUStrategy())
     with tempfile.TemporaryDirectory() as folder:
         line, stages = str(Path(folder, "line")), str(Path(folder, "stages"))
@@ -58,7 +58,7 @@ def main():
             input_dataset=tf.data.Dataset.from_tensors([1.0, 2.0]),
             postprocessing_step=tf.round,
         )
-        served = [tf.saved_model.load(each).signatures["serving_default"] for each in (line, stages)]
+        served = [tf.saved_model.load(path).signatures["serving_default"] for path in (line, stages)]
         print(served[0](input=tf.constant("2.5"))["answer"].numpy().decode())
         print("stages:", served[1](x=tf.constant([1.0, 2.0]))["output_0"].numpy())
 

@@ -1,4 +1,4 @@
-"""Trains an autoencoder whose halves are on two IPUs, and says what each of them would hold and do on a machine."""
+"""Trains an autoencoder whose halves are on two IPUs, and predicts the memory and time of each IPU on a machine."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ PIXELS, CODE = 64, 8
 
 
 def make_program(strategy: ipu.IPUStrategy, steps: int) -> tuple[tf.function, ipu.IPUInfeedQueue]:
-    """A program of training steps, whose encoder is on IPU 0 and whose decoder is on IPU 1; and the queue that it reads."""
+    """Returns a training program with its encoder on IPU 0 and its decoder on IPU 1, and the queue that it reads."""
     rng = np.random.default_rng(1)
-    images = rng.normal(size=[256, CODE]) @ rng.normal(size=[CODE, PIXELS]) / 8  # A code is enough to make them.
+    images = rng.normal(size=[256, CODE]) @ rng.normal(size=[CODE, PIXELS]) / 8  # Images that a code determines.
     dataset = tf.data.Dataset.from_tensor_slices(tf.cast(images, tf.float32)).batch(32, drop_remainder=True).repeat()
     with strategy.scope():
         encode = tf.Variable(tf.random.stateless_normal([PIXELS, CODE], [1, 2], stddev=0.3))
         decode = tf.Variable(tf.random.stateless_normal([CODE, PIXELS], [3, 4], stddev=0.3))
         infeed = ipu.IPUInfeedQueue(dataset)
-        infeed.initializer  # noqa: B018  (It starts the queue.)
+        infeed.initializer  # noqa: B018  (The access starts it.)
         optimizer = tf.keras.optimizers.Adam(0.01)
         optimizer.build([encode, decode])
 
@@ -46,19 +46,19 @@ def make_program(strategy: ipu.IPUStrategy, steps: int) -> tuple[tf.function, ip
 
 
 def main() -> None:
-    """Prints the loss before and after, and what each IPU has to do with it."""
+    """Prints the first and the last loss, and the memory and time of each IPU."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--machine", default="Bow Pod16")
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     config = ipu.IPUConfig()
     config.auto_select_ipus = 2
     config.configure_ipu_system()
     strategy = ipu.IPUStrategy()
-    train, infeed = make_program(strategy, chosen.steps)
+    train, infeed = make_program(strategy, options.steps)
     first, last = strategy.run(train)
-    print(f"loss {first:.3f} before, {last:.4f} after {chosen.steps} steps")
-    report = strategy.report(train, machine=chosen.machine)
+    print(f"loss {first:.3f} before, {last:.4f} after {options.steps} steps")
+    report = strategy.report(train, machine=options.machine)
     for memory in report.memories:
         share = report.ipu_seconds(memory.ipu) / report.seconds
         print(f"IPU {memory.ipu}: {memory.variables} bytes of variables, works {share:.0%} of the time")

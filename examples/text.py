@@ -1,16 +1,16 @@
-"""Trains a small network to tell two languages apart, with word embeddings, by `model.fit` on the emulated IPU.
+"""Trains a small network with word embeddings to distinguish two languages, by `model.fit` on the emulated IPU.
 
-The languages are made up and have the same words. In one, an adjective stands before its noun, in the other behind it;
-phrases come in any order, and speakers slip now and then. So words do not tell, nor does their place in the sentence: the
-network has to learn which words are nouns, and to read them in order.
+The languages are made up and have the same words. In one of them, an adjective is before its noun, in the other after it.
+Phrases have any order, and some contain an error. So neither words nor their positions determine the language: the network has
+to learn which words are nouns, and to read them in order.
 """
 
 import argparse
 import os
 import sys
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # The same figures on every processor, as far as that goes.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Hides TensorFlow's messages about its build.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # Makes results depend less on the processor.
 
 import keras
 import numpy as np
@@ -20,19 +20,19 @@ from tensorflow_ipu.keras import layers
 
 SEED = 1
 BATCH = 32
-LENGTH = 8  # Words a sentence, with padding.
+LENGTH = 8  # The number of words of a sentence, with padding.
 SLIPS = 0.02  # The share of phrases in the wrong order.
 
 
 def make_words(random):
-    """Returns nouns, adjectives and verbs of two syllables, 40 of each, no word twice."""
+    """Returns 40 nouns, 40 adjectives and 40 verbs of two syllables. All words are distinct."""
     syllables = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
     words = sorted({first + second for first in syllables for second in syllables})
     return random.choice(words, [3, 40], replace=False)
 
 
 def make_sentence(words, language, random):
-    """Two or three phrases and a verb, in any order."""
+    """Returns a sentence of two or three phrases and a verb, in any order."""
     nouns, adjectives, verbs = words
     parts = [[random.choice(verbs)]]
     for _ in range(random.integers(2, 4)):
@@ -43,20 +43,20 @@ def make_sentence(words, language, random):
 
 
 def make_data(count):
-    """Returns sentences as int32 [count, LENGTH], 0 where there is no word, languages as int32 [count], and the words."""
+    """Returns sentences as int32 [count, LENGTH], padded with 0, languages as int32 [count], and the list of words."""
     random = np.random.default_rng(SEED)
     words = make_words(random)
-    numbers = {word: number for number, word in enumerate(words.ravel(), 1)}
+    ids = {word: number for number, word in enumerate(words.ravel(), 1)}
     languages = random.integers(0, 2, count).astype(np.int32)
     sentences = np.zeros([count, LENGTH], np.int32)
     for row, language in zip(sentences, languages, strict=True):
         sentence = make_sentence(words, language, random)
-        row[: len(sentence)] = [numbers[word] for word in sentence]
-    return sentences, languages, list(numbers)
+        row[: len(sentence)] = [ids[word] for word in sentence]
+    return sentences, languages, list(ids)
 
 
 def make_model(words):
-    """Embeds words, reads them in order, and gives the logits of the two languages."""
+    """Returns a network that embeds words, reads them in order, and computes the logits of the two languages."""
     return keras.Sequential(
         [
             keras.layers.Input([LENGTH], dtype="int32"),
@@ -69,7 +69,7 @@ def make_model(words):
 
 
 def main():
-    """Trains, and tests on sentences that were not in the training."""
+    """Trains the network, and tests it on sentences that it was not trained on."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=5, help="passes over the 2048 training sentences (%(default)s)")
     arguments = parser.parse_args()
@@ -77,7 +77,7 @@ def main():
     keras.utils.set_random_seed(SEED)
     sentences, languages, words = make_data(2048 + 512)
     training, test = slice(2048), slice(2048, None)
-    sys.stdout.reconfigure(line_buffering=True)  # Lines appear as they come, in a pipe too.
+    sys.stdout.reconfigure(line_buffering=True)  # Without this, a pipe gets no lines before the end.
     print(f"{len(words)} words, such as {' '.join(words[number - 1] for number in sentences[0] if number)}")
 
     config = ipu.IPUConfig()
@@ -89,7 +89,7 @@ def main():
             optimizer=keras.optimizers.Adam(0.004),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
-            steps_per_execution=512 // BATCH,  # So many steps are one run of a program.
+            steps_per_execution=512 // BATCH,  # The number of steps in one run of a program.
         )
         print_epoch = keras.callbacks.LambdaCallback(
             on_epoch_end=lambda epoch, logs: print(

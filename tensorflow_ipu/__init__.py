@@ -12,10 +12,10 @@ from tensorflow_ipu._base import environment as _environment  # noqa: E402
 
 _environment.install_logging()
 
-# Imports run downward; `_upcalls.py` has all calls from lower layers to higher ones.
+# Modules import only lower layers. `_upcalls.py` has all calls from lower layers to higher ones.
 
-# Where names are that are no modules.
-_HOLDERS = {
+# The modules of the public names that are not modules themselves.
+_MODULES = {
     "IPUConfig": "config",
     "IPUInfeedQueue": "feeds",
     "IPUMultiWorkerStrategy": "multi_worker_strategy",
@@ -36,7 +36,8 @@ _HOLDERS = {
     "trace": "tracing",
 }
 
-# The command, `python -m tensorflow_ipu` or a file of this name, imports the package first, and may need no TensorFlow.
+# The command line imports this package first, and some of its commands do not need TensorFlow. It is started as
+# `python -m tensorflow_ipu`, or by a script with the name `tensorflow-ipu`.
 _is_for_command = _sys.argv[:1] == ["-m"] and "tensorflow_ipu" in _sys.orig_argv
 _is_for_command = _is_for_command or "".join(_sys.argv[:1]).rpartition("/")[2] == "tensorflow-ipu"
 
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
         sharding,
         tracing,
     )
-    from tensorflow_ipu.executables import compile  # noqa: A004  (As a name of `ipu` it shadows nothing.)
+    from tensorflow_ipu.executables import compile  # noqa: A004  (Users write `ipu.compile`, which shadows nothing.)
     from tensorflow_ipu.metrics import (
         clear_metrics,
         counter_names,
@@ -119,25 +120,25 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # A misspelled name is an error for type checkers.
+if not TYPE_CHECKING:  # Type checkers must reject misspelled names.
 
     def __getattr__(name: str) -> Any:
-        # Many programs do not use these modules, which would take half of the time of the import.
-        if name in _HOLDERS:
-            return getattr(_importlib.import_module(f"{__name__}.{_HOLDERS[name]}"), name)
+        # These modules would take half of the time of the import, and many programs do not use them.
+        if name in _MODULES:
+            return getattr(_importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
         if name in __all__:
             return _importlib.import_module(f"{__name__}.{name}")
         if name == "__version__":
             return _importlib.import_module("importlib.metadata").version("tensorflow-ipu")
-        raise AttributeError(f"module `{__name__}` has no attribute `{name}`{_where_else(name)}")
+        raise AttributeError(f"module `{__name__}` has no attribute `{name}`{_sdk_module_hint(name)}")
 
 
 def __dir__() -> list[str]:
     return list(__all__)
 
 
-def _where_else(name: str) -> str:
-    """What an error message adds for a module that the SDK's `ipu` has: where its names are here."""
+def _sdk_module_hint(name: str) -> str:
+    """Returns a hint for an error: if the SDK's `ipu` has the module `name`, the modules here that have its names."""
     if name.startswith("_"):
         return ""
     names = _importlib.import_module(f"{__name__}.compat._names")
@@ -146,7 +147,7 @@ def _where_else(name: str) -> str:
     if not homes:
         return ""
     return (
-        f": what the SDK's `ipu.{name}` has is in {', '.join(f'`{home}`' for home in homes)}, and `from"
+        f": the names of the SDK's `ipu.{name}` are in {', '.join(f'`{home}`' for home in homes)}, and `from"
         f" tensorflow.python.ipu import {name}` works after `tensorflow_ipu.compat.install()` and in a script that"
         " `python -m tensorflow_ipu` runs"
     )

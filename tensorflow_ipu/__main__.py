@@ -1,4 +1,4 @@
-"""The command `tensorflow-ipu`, which is `python -m tensorflow_ipu` too."""
+"""The command line `python -m tensorflow_ipu`, which is also installed as `tensorflow-ipu`."""
 # PYTHON_ARGCOMPLETE_OK
 
 import sys

@@ -1,4 +1,4 @@
-"""The calls from lower layers up to higher ones. Each function imports what it calls when it is called."""
+"""The calls from lower layers to higher ones. Each function imports the higher module when it is called."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def replaced_in_traces() -> list[tuple[patches.Patch, patches.Make]]:
-    """Returns what operations and Keras replace while a program is traced; `programs/_program.py` has the rest."""
+    """Returns the patches of operations and Keras that apply while a program is traced.
+
+    `programs/_program.py` has all other patches of a trace.
+    """
     from tensorflow_ipu.keras.model import rnn_steps, scope
     from tensorflow_ipu.ops import distributed_batch_norm, internal_ops, random_streams
 
@@ -25,7 +28,7 @@ def replaced_in_traces() -> list[tuple[patches.Patch, patches.Make]]:
         (patches.GENERATOR_REPLICAS, random_streams.key_in_programs),
         (patches.FUSED_BATCH_NORMS, distributed_batch_norm.in_programs),
     ]
-    # Layers of Keras 2 call TensorFlow's own generators and batch normalization.
+    # Keras 2 needs fewer patches: its layers call TensorFlow's own generators and batch normalization.
     of_keras_2 = [(patches.KERAS_SELECTIONS, rnn_steps.of_keras_2)]
     of_keras_3 = [
         (patches.KERAS_MOMENTS, scope.sharing_moments),
@@ -36,21 +39,21 @@ def replaced_in_traces() -> list[tuple[patches.Patch, patches.Make]]:
 
 
 def mark_half_precision(graph: FunctionGraph, options: str) -> None:
-    """Marks the outermost graph of a program that has the machine's numbers."""
+    """Adds the half-precision marker to the outermost graph of a program that uses the machine's arithmetic."""
     from tensorflow_ipu.ops import sites
 
     sites.mark_half_precision(graph, options)
 
 
 def extending_models() -> contextlib.AbstractContextManager[None]:
-    """Returns a block in which Keras models that are made in a strategy's scope are extended."""
+    """Returns the context in which a strategy's scope extends the Keras models created in it."""
     from tensorflow_ipu.keras.model import scope
 
     return scope.extending_models()
 
 
 def follow_models(strategy: IPUStrategyV1) -> None:
-    """Has Keras keep options of models in files, and explain what a model lacks, as long as a strategy lives."""
+    """Patches Keras while a strategy exists: model files keep IPU options, and errors explain what a model lacks."""
     from tensorflow_ipu.keras.model import scope
 
     scope.follow_models(strategy)

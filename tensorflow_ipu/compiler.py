@@ -1,4 +1,4 @@
-"""`compile`: has a function run as one program, in a graph for a session as in eager execution."""
+"""`compile`, which runs a function as one program, eagerly or in a graph for a session."""
 
 from __future__ import annotations
 
@@ -24,69 +24,72 @@ __all__ = ["compile"]
 
 
 def compile(computation: Callable[..., Nested], inputs: Sequence[Nested] | None = None) -> Nested:  # noqa: A001
-    """Has `computation` run as one program on the IPU device on which its operations are placed.
+    """Runs `computation` as one program on the IPU device of its operations.
 
         with ipu_scope("/device:IPU:0"):
             [loss] = compiler.compile(computation, [x])
 
-    In a graph, the returned tensors are what a session runs; the system may be configured after the graph was built. In
-    eager execution, the program runs at once. Variables that `computation` makes belong to the graph around, and their
-    initial values are computed on the host. All operations with a side effect run, in the order in which they were made.
-    Kernels of the host compute layers as the strategy around says, or else `TENSORFLOW_IPU_HOST_KERNELS`.
+    In eager execution, the program runs immediately. In a graph, a session runs it by the returned tensors; the system may be
+    configured after the graph is built. Variables that `computation` creates belong to the surrounding graph, and the host
+    computes their initial values. All operations with a side effect run, in the order of their creation. The surrounding
+    strategy, or else `TENSORFLOW_IPU_HOST_KERNELS`, determines whether host kernels compute layers.
 
-    Where no IPU device is named, there is no program. A graph of TensorFlow 1 refuses that, unless nothing is computed;
-    eager execution and functions run the operations where they are.
+    If no operation is on an IPU device, there is no program. In eager execution and in functions, the operations then run
+    on their own devices. In a graph of TensorFlow 1, this is an error, unless nothing is computed.
 
     Args:
-      computation: A function of tensors. It returns tensors, then operations that the program is to run; or one of
-        them; or a nested structure of tensors; or None.
-      inputs: Its arguments, each a tensor, what converts to one, or a nested structure of these; none if omitted.
+      computation: A function of tensors. It returns tensors, followed by operations that the program runs; or a single
+        tensor or operation; or a nested structure of tensors; or None.
+      inputs: The arguments of `computation`; None for no arguments. Each is a tensor, a value that converts to a tensor, or
+        a nested structure of these.
 
     Returns:
-      A list of tensors; the nested structure where the result is one. An operation where `computation` returns no
-      tensor: None if eager.
+      A list of tensors, or the nested structure that `computation` returns. If it returns no tensor: an operation in a
+      graph, None in eager execution.
 
     Raises:
-      TypeError: `inputs` is no list, or `computation` cannot be called with these inputs.
-      ValueError: The operations are placed on several IPU devices, or on none in a graph; or the result is something
-        else.
+      TypeError: `inputs` is not a list, or `computation` does not accept these inputs.
+      ValueError: The operations are placed on several IPU devices, or on none in a graph; or `computation` returns
+        something else.
     """
     arguments = _arguments(computation, inputs)
     results: list[_Results] = []
 
     def traced(*values: tf.Tensor) -> list[tf.Tensor]:
-        known = {value.name: outside for value, outside in zip(values, flat, strict=True)}
-        with _as_replica(), tf.variable_creator_scope(functools.partial(_make_outside, known)):
+        outside_values = {value.name: outside for value, outside in zip(values, outside_inputs, strict=True)}
+        with _as_replica(), tf.variable_creator_scope(functools.partial(_create_outside, outside_values)):
             results.append(_Results(computation(*tf.nest.pack_sequence_as(arguments, values))))
         return results[-1].fetched()
 
-    flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(arguments)]
-    around: str | None = devices.current()
-    if tf.DeviceSpec.from_string(around).device_type != "IPU":
-        around = None
-    of_strategy = getattr(tf.distribute.get_strategy().extended, "host_kernels", None)
-    host_kernels = environment.host_kernels() if of_strategy is None else of_strategy
-    with programs.tracing_program(programs.Target.of_device(around, host_kernels), placed=around is not None):
+    outside_inputs = [tf.convert_to_tensor(value) for value in tf.nest.flatten(arguments)]
+    device_around: str | None = devices.current()
+    if tf.DeviceSpec.from_string(device_around).device_type != "IPU":
+        device_around = None
+    strategy_setting = getattr(tf.distribute.get_strategy().extended, "host_kernels", None)
+    host_kernels = environment.host_kernels() if strategy_setting is None else strategy_setting
+    with programs.tracing_program(
+        programs.Target.of_device(device_around, host_kernels), placed=device_around is not None
+    ):
         try:
-            program = functions.traced_once(traced, flat, "ipu_program", {"_XlaMustCompile": True})
+            program = functions.traced_once(traced, outside_inputs, "ipu_program", {"_XlaMustCompile": True})
         except Exception as exc:
-            raise tracebacks.shortened(exc)  # noqa: B904  (It is the same.)
-    device = _device_inside(program) or around
+            raise tracebacks.shortened(exc)  # noqa: B904  (It is the same error.)
+    device = _device_inside(program) or device_around
     if device is None and programs.in_plain_graph() and results[-1].computes_something:
         raise ValueError(
             "`computation` was not placed on an IPU device, and would run on the host alone; call `compile` in"
             ' `with ipu_scope("/device:IPU:0"):`'
         )
-    return results[-1].packed(_called(program, flat, device, host_kernels))
+    return results[-1].packed(_call_program(program, outside_inputs, device, host_kernels))
 
 
-def _called(
+def _call_program(
     program: functions.ConcreteFunction, values: list[tf.Tensor], device: str | None, host_kernels: bool
 ) -> list[tf.Tensor]:
-    """Runs the program on its device, or puts it into the graph; without a device, as a plain function."""
+    """Runs the program on its device, or inserts it into the graph. Without a device, runs it as a plain function."""
     if device is None:
-        plain = functions.not_compiled(program)
-        return functions.execute(plain, values, plain.captured_inputs)
+        uncompiled = functions.not_compiled(program)
+        return functions.execute(uncompiled, values, uncompiled.captured_inputs)
     with tf.device(device):
         if not tf.executing_eagerly():
             return programs.insert(program, values, {}, device, host_kernels)
@@ -95,7 +98,7 @@ def _called(
 
 
 class _Results:
-    """What a computation returned, and how it is handed on."""
+    """The values that a computation returned. They determine what the program returns, and what the user gets."""
 
     def __init__(self, returned: Nested) -> None:
         if returned is None:
@@ -121,47 +124,54 @@ class _Results:
         self.computes_something = any(operation.type != "NoOp" for operation in operations)
 
     def fetched(self) -> list[tf.Tensor]:
-        """The tensors that the program returns: at least one, since a session fetches through it."""
+        """Returns the tensors that the program returns: at least one, which a session can fetch to run the program."""
         with tf.control_dependencies(self._operations):
             return [tf.identity(tensor) for tensor in self._tensors] or [tf.constant(0)]
 
     def packed(self, values: list[tf.Tensor]) -> Nested:
-        """What the user gets for the values of the fetched tensors."""
+        """Packs the values of the fetched tensors into the structure that the computation returned."""
         if self._tensors:
             return list(values) if self._structure is None else tf.nest.pack_sequence_as(self._structure, values)
         return None if tf.executing_eagerly() else values[0].op
 
 
-def _make_outside(
-    known: Mapping[str, tf.Tensor], next_creator: Callable[..., tf.Variable], **kwargs: Any
+def _create_outside(
+    outside_values: Mapping[str, tf.Tensor], next_creator: Callable[..., tf.Variable], **kwargs: Any
 ) -> tf.Variable:
-    """Makes a variable of the kind that programs can use, even where its initial value is a tensor of the program.
+    """Creates a variable of a program outside of the program, even if its initial value is computed in the program.
 
-    `known` has the values of the program's arguments, by the names that they have in the program.
+    `outside_values` maps the names of the program's arguments, within the program, to their values outside.
     """
     kwargs["use_resource"] = True
     value = kwargs.get("initial_value")
     if callable(value):
-        kwargs["initial_value"] = functools.partial(_on_host, known, value)
+        kwargs["initial_value"] = functools.partial(_on_host, outside_values, value)
     elif isinstance(value, tf.Tensor):
-        lifted = functools.partial(_lifted, value, known)
+        lifted = functools.partial(_lifted, value, outside_values)
         with tf.init_scope():
             kwargs["initial_value"] = tf.function(lifted, autograph=False)() if tf.executing_eagerly() else lifted()
     return next_creator(**kwargs)
 
 
-def _on_host(known: Mapping[str, tf.Tensor], initial_value: Callable[..., object], *args: Any, **kwargs: Any) -> object:
+def _on_host(
+    outside_values: Mapping[str, tf.Tensor], initial_value: Callable[..., object], *args: Any, **kwargs: Any
+) -> object:
     with programs.on_host():
         value = initial_value(*args, **kwargs)
-    return _lifted(value, known) if isinstance(value, tf.Tensor) else value
+    return _lifted(value, outside_values) if isinstance(value, tf.Tensor) else value
 
 
-def _lifted(value: tf.Tensor, known: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Returns a tensor of a program as one of the graph around the program, which is the current one."""
-    around = tf.compat.v1.get_default_graph()
+def _lifted(value: tf.Tensor, outside_values: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Copies the operations that compute `value` from the graph of the program into the current graph around it.
+
+    The copy reads the values outside of the program: `outside_values` for its arguments, and the captured tensors. These
+    may be tensors of a graph further out, and are lifted in turn. Example: `computation(x)` creates `tf.Variable(2 * x)`;
+    the copy multiplies the argument that the caller passed for `x`. An input that exists only in a loop is an error.
+    """
+    current_graph = tf.compat.v1.get_default_graph()
     if not tf.is_symbolic_tensor(value):
         return tf.identity(value)
-    if value.graph is around or not graphs.is_function(value.graph):
+    if value.graph is current_graph or not graphs.is_function(value.graph):
         return value
     value = random_streams.on_host(value)
     graph = cast("graphs.FunctionGraph", value.graph)
@@ -173,14 +183,14 @@ def _lifted(value: tf.Tensor, known: Mapping[str, tf.Tensor]) -> tf.Tensor:
         operation = waiting.pop()
         name = f"{operation.name}:0"
         if name in captured:
-            inputs[name] = _lifted(captured[name], known)
+            inputs[name] = _lifted(captured[name], outside_values)
         elif operation.type == "Placeholder":
-            if name not in known:
+            if name not in outside_values:
                 raise ValueError(
                     f"the initial value `{value.name}` of a variable depends on `{operation.name}`, which changes from step"
                     " to step of a loop: compute it from constants, variables or the arguments of the program"
                 )
-            inputs[name] = _lifted(known[name], known)
+            inputs[name] = _lifted(outside_values[name], outside_values)
         elif operation.name not in operations:
             operations[operation.name] = operation
             waiting += [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
@@ -189,7 +199,7 @@ def _lifted(value: tf.Tensor, known: Mapping[str, tf.Tensor]) -> tf.Tensor:
     definition = tf.compat.v1.GraphDef(versions=graph.graph_def_versions)
     definition.node.extend(operation.node_def for operation in operations.values())
     for node in definition.node:
-        node.attr.pop("_class", None)  # It may name an operation that stays in the program.
+        node.attr.pop("_class", None)  # The attribute may name an operation that is not copied.
     if any(attribute.HasField("func") for node in definition.node for attribute in node.attr.values()):
         definition.library.CopyFrom(graph.as_graph_def().library)
     return tf.graph_util.import_graph_def(definition, inputs, [value.name], name="initial_value")[0]
@@ -208,13 +218,13 @@ def _arguments(computation: Callable[..., Nested], inputs: Nested) -> list[Neste
             f"`computation` cannot be called with the {len(arguments)} values of `inputs`: its arguments are"
             f" `{inspect.signature(computation)}`"
         ) from exc
-    except ValueError:  # A function of C, which says nothing about itself.
+    except ValueError:  # Functions written in C may have no signature.
         pass
     return arguments
 
 
 def _as_replica() -> contextlib.AbstractContextManager[None]:
-    """The context of a replica where a strategy's scope is around, outside of which optimizers refuse to apply gradients."""
+    """Returns the replica context of the current strategy, without which optimizers refuse to apply gradients."""
     current = tf.distribute.get_strategy().extended
     if tf.distribute.in_cross_replica_context() and isinstance(current, IPUExtended):
         return current.as_replica
@@ -222,7 +232,7 @@ def _as_replica() -> contextlib.AbstractContextManager[None]:
 
 
 def _device_inside(program: functions.ConcreteFunction) -> str | None:
-    """The one IPU device that a program names for its operations; None if it names none."""
+    """Returns the only IPU device that the program's operations name; None if they name none."""
     operations = program.graph.get_operations()
     specs = [tf.DeviceSpec.from_string(operation.device) for operation in operations]
     devices = sorted({f"/device:IPU:{spec.device_index or 0}" for spec in specs if spec.device_type == "IPU"})

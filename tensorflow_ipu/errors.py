@@ -1,4 +1,4 @@
-"""The kinds of error that the emulated system itself raises, and of warning that it gives."""
+"""The errors and warnings of the emulated system itself."""
 
 from __future__ import annotations
 
@@ -17,61 +17,61 @@ __all__ = [
 
 
 class IpuError(RuntimeError):
-    """Base of every error of the emulated system; bad arguments raise `ValueError` or `TypeError` instead.
+    """The base class of all errors of the emulated system. Wrong arguments raise `ValueError` or `TypeError` instead.
 
-    Each is of one of three kinds: `ApplicationError`, `RecoverableError` or `UnrecoverableError`.
+    Each error is an `ApplicationError`, a `RecoverableError` or an `UnrecoverableError`.
     """
 
 
 class ApplicationError(IpuError):
-    """The program, or what it asks of the system, is wrong: the same once more fails once more."""
+    """The program or one of its requests to the system is wrong: another attempt fails again."""
 
 
 class RecoverableError(IpuError):
-    """The program is right, and runs once what the error names was done.
+    """The program is right, and runs after the action that the error names.
 
     Attributes:
-      recovery_action: What has to be done, for programs to compare: a word in capitals.
+      recovery_action: The required action, a word in capitals that code can compare.
     """
 
     recovery_action: str = ""
 
 
 class UnrecoverableError(IpuError):
-    """The system itself is broken, and nothing that a program does mends it."""
+    """The system itself is broken, and a program cannot fix it."""
 
 
 class LibraryError(UnrecoverableError):
-    """The compiled kernel library is missing, does not load, or was built for another TensorFlow."""
+    """The compiled kernel library is missing, does not load, or was built for another version of TensorFlow."""
 
 
 class NotConfiguredError(ApplicationError):
-    """What was asked for needs an IPU device that the configuration in force does not have."""
+    """A request needs an IPU device that the current configuration does not have."""
 
 
 class DeviceLimitError(ApplicationError):
-    """More IPUs or more devices were requested than the emulator was set to offer."""
+    """More IPUs or devices were requested than the emulator is set to offer."""
 
 
 class ClusterError(RecoverableError):
-    """The workers of several hosts did not come together: one is missing, there twice, or expects others.
+    """The workers of a cluster did not connect: a worker is missing, exists twice, or expects other workers.
 
     Attributes:
-      recovery_action: `"RESTART_WORKERS"`: start all workers anew, once what the error names is put right.
+      recovery_action: `"RESTART_WORKERS"`: fix the cause that the error names, then restart all workers.
     """
 
     recovery_action = "RESTART_WORKERS"
 
 
 class ForkedProcessError(RecoverableError):
-    """This process was forked from one that had loaded TensorFlow: what it wants to run, a process that was not can run.
+    """This process was forked from a process that had loaded TensorFlow, and cannot run the operation.
 
     Attributes:
-      recovery_action: `"NEW_PROCESS"`: start the process anew, by `multiprocessing.get_context("spawn")`.
+      recovery_action: `"NEW_PROCESS"`: start the process by `multiprocessing.get_context("spawn")` instead.
     """
 
     recovery_action = "NEW_PROCESS"
 
 
 class RecompilationWarning(UserWarning):
-    """A function is compiled again and again, since the shapes of its arguments differ, or numbers of Python among them."""
+    """A function is compiled repeatedly, because the shapes or the Python values of its arguments differ."""

@@ -1,4 +1,4 @@
-"""What a real IPU system would make of a program: whether it fits, how long a step takes, and what takes the time."""
+"""Predictions for a program on a real IPU system: its memory, the time of a step, and the costs of its operations."""
 
 from tensorflow_ipu.analysis.machine import (
     BOW,

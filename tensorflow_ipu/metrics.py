@@ -1,4 +1,4 @@
-"""Counts and times of traces, compilations, runs and feeds, named as in PyTorch/XLA's `torch_xla.debug.metrics`."""
+"""Counters and times of tracing, compilation, runs and feeds, named as in PyTorch/XLA's `torch_xla.debug.metrics`."""
 
 from __future__ import annotations
 
@@ -13,64 +13,67 @@ from tensorflow_ipu._native.library import native
 
 __all__ = ["clear_metrics", "counter_names", "counter_value", "metric_data", "metric_names", "metrics_report"]
 
-_MOST = 16384  # The kernels keep no more.
+_MAXIMUM_SAMPLES = 16384  # The kernels store at most this number per metric.
 _PERCENTS = (1, 5, 10, 20, 50, 80, 90, 95, 99)
-_OF_QUEUE = ("Elements", "Bytes", "Waits", "WaitNanoseconds")
-_LEVELS = ("Ready", "Depth")
-_OF_INFEEDS = ("Waits", "WaitNanoseconds", "Depth")  # Programs never wait for an outfeed, which has no depth.
+_QUEUE_COUNTERS = ("Elements", "Bytes", "Waits", "WaitNanoseconds")
+_QUEUE_LEVELS = ("Ready", "Depth")
+_INFEED_ONLY = ("Waits", "WaitNanoseconds", "Depth")  # Programs never wait for an outfeed: it has no depth.
 _GRAPH_RUNS = "GraphRunTime"
 _HOST_KERNELS = "HostKernelCalls"
-_KINDS = {"infeed": "Infeed", "outfeed": "Outfeed"}
+_QUEUE_KINDS = {"infeed": "Infeed", "outfeed": "Outfeed"}
 
 
 @dataclass
 class _Snapshot:
-    """All numbers at one moment; `counters` only grow, `levels` come and go with their queues."""
+    """All counters and times at one moment. `counters` only grow; `levels` exist as long as their queues."""
 
     counters: dict[str, int] = field(default_factory=dict)
     levels: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, Summary] = field(default_factory=dict)
-    graph_runs: Summary = field(default_factory=Summary)  # Those of `RunTime` that graphs ran.
+    graph_runs: Summary = field(default_factory=Summary)  # The runs of graphs, which `RunTime` includes.
 
 
-# What is taken off the counters, and when that was, by the monotonic clock in nanoseconds.
+# The values at the last `clear_metrics`, which are subtracted from later values, and its monotonic time in nanoseconds.
 _cleared = _Snapshot()
 _cleared_at = 0
 
 
 def counter_names() -> list[str]:
-    """Returns the names of all counters, sorted; those of a queue end with its name, and disappear with it."""
-    now = _read()
-    return sorted([*now.counters, *now.levels])
+    """Returns the sorted names of all counters.
+
+    The name of a queue's counter ends with the name of the queue. It exists as long as the queue.
+    """
+    snapshot = _read()
+    return sorted([*snapshot.counters, *snapshot.levels])
 
 
 def counter_value(name: str) -> int | None:
-    """Returns one of `counter_names()` since the process began, or since `clear_metrics`; None for no such counter.
+    """Returns the value of a counter since the process began or `clear_metrics` was called; None if it does not exist.
 
     Raises:
-      TypeError: `name` is no string.
+      TypeError: `name` is not a string.
     """
     _check_name(name)
-    now = _read()
-    if name in now.levels:
-        return now.levels[name]
-    return now.counters[name] - _cleared.counters.get(name, 0) if name in now.counters else None
+    snapshot = _read()
+    if name in snapshot.levels:
+        return snapshot.levels[name]
+    return snapshot.counters[name] - _cleared.counters.get(name, 0) if name in snapshot.counters else None
 
 
 def metric_names() -> list[str]:
-    """Returns the names of all metrics, sorted: times that were measured, each with their number."""
+    """Returns the sorted names of all metrics. A metric is a set of measured times."""
     return sorted(_read().metrics)
 
 
 def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
-    """Returns the times of one of `metric_names()` since the process began, or since `clear_metrics`.
+    """Returns the times of a metric since the process began or `clear_metrics` was called.
 
     Returns:
-      How many there were; their sum, in seconds; the latest of them (1,024 at most), each as when it ended, by
-      `time.monotonic()`, and how long it was, both in seconds. None where there is no such metric.
+      The number of times; their sum in seconds; and the latest 1,024 of them. Each of these is a pair of its end, by
+      `time.monotonic()`, and its duration, both in seconds. None if there is no such metric.
 
     Raises:
-      TypeError: `name` is no string.
+      TypeError: `name` is not a string.
     """
     _check_name(name)
     summary = _read(KEPT).metrics.get(name)
@@ -81,38 +84,38 @@ def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | Non
 
 
 def clear_metrics() -> None:
-    """Resets counters to 0, and drops times and traces. What queues hold ready stays what it is."""
+    """Resets counters to 0, and drops times and traces. The current levels of queues do not change."""
     global _cleared, _cleared_at
     _cleared, _cleared_at = _read(), time.monotonic_ns()
 
 
 def metrics_report() -> str:
-    """Formats all metrics and counters that are not 0, and why each program was traced, as text for people to read.
+    """Returns a text with all metrics and counters that are not 0, and the reason of each trace of a program.
 
-    A notebook shows it as tables.
+    A notebook shows it as tables. Example:
 
-    Metric: InfeedWaitTime
-      TotalSamples: 40
-      Accumulator: 812.40ms
-      Percentiles: 1%=18.20ms; ...; 99%=24.11ms
-    Counter: InfeedElements
-      Value: 40
-    Trace: step (train.py:12), 210.02ms
-      Reason: `x`: shape (32, 4) became (16, 4)
+        Metric: InfeedWaitTime
+          TotalSamples: 40
+          Accumulator: 812.40ms
+          Percentiles: 1%=18.20ms; ...; 99%=24.11ms
+        Counter: InfeedElements
+          Value: 40
+        Trace: step (train.py:12), 210.02ms
+          Reason: `x`: shape (32, 4) became (16, 4)
     """
-    now = _read(KEPT)
+    snapshot = _read(KEPT)
     lines: list[str] = []
     times, counts, traces = [], [], []
-    for name in sorted(now.metrics):
-        count, total, latest = _since(name, now.metrics[name])
+    for name in sorted(snapshot.metrics):
+        count, total, latest = _since(name, snapshot.metrics[name])
         if count == 0:
             continue
         lines += [f"Metric: {name}", f"  TotalSamples: {count}", f"  Accumulator: {_text(total)}"]
         if latest:
             lines.append(f"  Percentiles: {'; '.join(_percentiles(latest))}")
-        middle, most = (_percentiles(latest)[at].partition("=")[2] if latest else "" for at in (4, -1))
-        times.append((name, count, _text(total), middle, most))
-    for name in sorted([*now.counters, *now.levels]):
+        median, highest = (_percentiles(latest)[index].partition("=")[2] if latest else "" for index in (4, -1))
+        times.append((name, count, _text(total), median, highest))
+    for name in sorted([*snapshot.counters, *snapshot.levels]):
         value = counter_value(name)
         if value:
             lines += [f"Counter: {name}", f"  Value: {value}"]
@@ -133,18 +136,18 @@ def metrics_report() -> str:
 
 
 def times_between(begin: int, end: int) -> dict[str, list[Sample]]:
-    """Returns the kept times that ended between two moments of the monotonic clock in ns, with those of graphs."""
-    now = _read(_MOST)
-    summaries = {**now.metrics, _GRAPH_RUNS: now.graph_runs}
+    """Returns the stored times that ended between two monotonic times in nanoseconds, including the runs of graphs."""
+    snapshot = _read(_MAXIMUM_SAMPLES)
+    summaries = {**snapshot.metrics, _GRAPH_RUNS: snapshot.graph_runs}
     return {
         name: [sample for sample in summary.latest if begin <= sample.end <= end] for name, summary in summaries.items()
     }
 
 
 def _since(name: str, summary: Summary) -> Summary:
-    before = _cleared.metrics.get(name, Summary())
+    cleared = _cleared.metrics.get(name, Summary())
     latest = tuple(sample for sample in summary.latest if sample.end > _cleared_at)
-    return Summary(summary.number - before.number, summary.total - before.total, latest)
+    return Summary(summary.number - cleared.number, summary.total - cleared.total, latest)
 
 
 def _percentiles(latest: tuple[Sample, ...]) -> list[str]:
@@ -160,56 +163,63 @@ def _text(nanoseconds: int) -> str:
 
 
 def compilations() -> tuple[int, float]:
-    """Returns how many programs XLA has compiled in this process, and in how many seconds; `clear_metrics` changes neither."""
+    """Returns the number of programs that XLA has compiled in this process, and the seconds it took.
+
+    `clear_metrics` does not change them.
+    """
     times = _read().metrics["CompileTime"]
     return times.number, times.total / 1e9
 
 
 def _read(samples: int = 0) -> _Snapshot:
-    now = _Snapshot()
-    now.metrics["TraceTime"] = tracepoints.trace_times.read()
-    for kind in _KINDS.values():
-        now.counters.update({f"{kind}Elements": 0, f"{kind}Bytes": 0})
+    snapshot = _Snapshot()
+    snapshot.metrics["TraceTime"] = tracepoints.trace_times.read()
+    for kind in _QUEUE_KINDS.values():
+        snapshot.counters.update({f"{kind}Elements": 0, f"{kind}Bytes": 0})
     latest: dict[str, list[Sample]] = {}
     summaries: dict[str, tuple[int, int]] = {}
     for line in native.ipu_metrics(samples).decode(errors="replace").splitlines():
         kind, *fields = line.split(" ")
         if kind == "counter":
-            now.counters[fields[0]] = int(fields[1])
+            snapshot.counters[fields[0]] = int(fields[1])
         elif kind == "metric":
             summaries[fields[0]] = int(fields[1]), int(fields[2])
         elif kind == "sample":
             latest.setdefault(fields[0], []).append(Sample(int(fields[1]), int(fields[2])))
         elif kind == "gone":
-            _add_queue(now, fields[0], None, fields[1:5])
+            _add_queue(snapshot, fields[0], None, fields[1:5])
         else:
-            _add_queue(now, kind, " ".join(fields[7:]), fields[1:7])
+            _add_queue(snapshot, kind, " ".join(fields[7:]), fields[1:7])
     for name, (count, total) in summaries.items():
-        now.metrics[name] = Summary(count, total, tuple(latest.get(name, ())))
-    # Runs of graphs are noted where they run; all others, by Python.
-    now.graph_runs = now.metrics.pop(_GRAPH_RUNS)
-    runs, graph_runs = tracepoints.run_times.read(), now.graph_runs
-    both = sorted([*runs.latest, *graph_runs.latest])[-samples:] if samples else []
-    now.metrics["RunTime"] = Summary(runs.number + graph_runs.number, runs.total + graph_runs.total, tuple(both))
-    now.counters["FailedRuns"] = tracepoints.failed_runs.value + now.counters.pop("FailedGraphRuns")
-    now.counters[_HOST_KERNELS] = sum(count for name, count in now.counters.items() if name.startswith(_HOST_KERNELS))
-    return now
+        snapshot.metrics[name] = Summary(count, total, tuple(latest.get(name, ())))
+    # The kernels record the runs of graphs, and Python records all other runs.
+    snapshot.graph_runs = snapshot.metrics.pop(_GRAPH_RUNS)
+    runs, graph_runs = tracepoints.run_times.read(), snapshot.graph_runs
+    latest_runs = sorted([*runs.latest, *graph_runs.latest])[-samples:] if samples else []
+    snapshot.metrics["RunTime"] = Summary(
+        runs.number + graph_runs.number, runs.total + graph_runs.total, tuple(latest_runs)
+    )
+    snapshot.counters["FailedRuns"] = tracepoints.failed_runs.value + snapshot.counters.pop("FailedGraphRuns")
+    snapshot.counters[_HOST_KERNELS] = sum(
+        count for name, count in snapshot.counters.items() if name.startswith(_HOST_KERNELS)
+    )
+    return snapshot
 
 
-def _add_queue(now: _Snapshot, kind: str, name: str | None, values: list[str]) -> None:
-    """Adds what passed through a queue to the counters of all queues, and where it has a name, to its own."""
-    for what, value in zip((*_OF_QUEUE, *_LEVELS), map(int, values), strict=False):
-        if kind == "outfeed" and what in _OF_INFEEDS:
+def _add_queue(snapshot: _Snapshot, kind: str, name: str | None, values: list[str]) -> None:
+    """Adds the values of a queue to the counters of all queues and, if it has a name, to its own counters."""
+    for counter, value in zip((*_QUEUE_COUNTERS, *_QUEUE_LEVELS), map(int, values), strict=False):
+        if kind == "outfeed" and counter in _INFEED_ONLY:
             continue
-        total = f"{_KINDS[kind]}{what}"
-        own = f"{total}:{name}"
-        if what in _LEVELS:
-            now.levels[own] = now.levels.get(own, 0) + value
+        sum_counter = f"{_QUEUE_KINDS[kind]}{counter}"
+        queue_counter = f"{sum_counter}:{name}"
+        if counter in _QUEUE_LEVELS:
+            snapshot.levels[queue_counter] = snapshot.levels.get(queue_counter, 0) + value
             continue
-        if not what.startswith("Wait"):  # `InfeedWaitTime` has the waits of all.
-            now.counters[total] = now.counters.get(total, 0) + value
+        if not counter.startswith("Wait"):  # `InfeedWaitTime` has the waits of all queues.
+            snapshot.counters[sum_counter] = snapshot.counters.get(sum_counter, 0) + value
         if name is not None:
-            now.counters[own] = now.counters.get(own, 0) + value
+            snapshot.counters[queue_counter] = snapshot.counters.get(queue_counter, 0) + value
 
 
 def _check_name(name: object) -> None:

@@ -1,4 +1,4 @@
-"""`IPUMultiWorkerStrategy` and its other names, under the module name that the SDK has."""
+"""`IPUMultiWorkerStrategy` and its aliases, under the SDK's module name."""
 
 from tensorflow_ipu.strategy.workers import IPUMultiWorkerStrategy, IPUMultiWorkerStrategyV1, PopDistStrategy
 

@@ -1,4 +1,4 @@
-"""What float16 makes of a model: where it overflows and what it loses, by layer and over steps, and what to do about it."""
+"""Reports on a model in float16: overflows and lost precision, by layer and over steps, with advice."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 __all__ = ["Figures", "PrecisionReport", "Scales", "TensorRow", "Trial", "precision_report"]
 
 
-if not TYPE_CHECKING:  # A misspelled name is an error for type checkers.
+if not TYPE_CHECKING:  # Type checkers must reject misspelled names.
 
     def __getattr__(name: str) -> Any:
-        # It needs TensorFlow, and whoever reads a saved report does not.
+        # This function needs TensorFlow, but reading a saved report does not.
         if name == "precision_report":
             from tensorflow_ipu.analysis.precision.steps import precision_report
 

@@ -1,4 +1,4 @@
-"""Scopes that say where the operations built inside of them run, and how the machine is to treat them."""
+"""Scopes that set the device, the IPU and the machine's options of the operations created in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import programs
 from tensorflow_ipu._base import environment
-from tensorflow_ipu._base import poplar_options as known_options
+from tensorflow_ipu._base import poplar_options as library_options
 from tensorflow_ipu._base.checks import check_bool, is_int, is_number
 from tensorflow_ipu._tensorflow import old_keras
 from tensorflow_ipu.ops import host_callbacks
@@ -39,15 +39,17 @@ _PARTIALS = {tf.float16: "half", tf.float32: "float"}
 
 @contextlib.contextmanager
 def ipu_scope(device: str) -> Iterator[None]:
-    """Places operations and variables on an IPU device such as `"/device:IPU:0"`; variables of a graph are resource variables.
+    """Places operations and variables on an IPU device such as `"/device:IPU:0"`.
+
+    In a graph of TensorFlow 1, variables created in the scope are resource variables.
 
     Raises:
-      ValueError: `device` names no IPU device.
+      ValueError: `device` does not name an IPU device.
     """
     _check_device(device)
     with contextlib.ExitStack() as stack:
         if not tf.executing_eagerly():
-            # No program can hold a variable of TensorFlow 1's other kind.
+            # Programs support only resource variables, not TensorFlow 1's reference variables.
             scope = tf.compat.v1.get_variable_scope()
             stack.enter_context(tf.compat.v1.variable_scope(scope, use_resource=True, auxiliary_name_scope=False))
         stack.enter_context(tf.device(device))
@@ -56,30 +58,31 @@ def ipu_scope(device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ipu_jit_scope(ipu_scope: object) -> Iterator[None]:
-    """Accepted and of no effect: `compiler.compile` and `IPUStrategy.run` say what becomes one program."""
+    """Does nothing: only `compiler.compile` and `IPUStrategy.run` compile programs."""
     del ipu_scope
     yield
 
 
 def outside_compilation_scope(name: str = "outside") -> contextlib.AbstractContextManager[object]:
-    """Has operations in the midst of a program run on the host, by TensorFlow's own kernels.
+    """Runs operations in the middle of a program on the host, with TensorFlow's own kernels.
 
         with outside_compilation_scope():
             known = table.lookup(keys)
 
-    There is all that TensorFlow has: tables, strings, `tf.py_function`, `tf.summary`, variables of the host. The block is
-    called each time that the program comes by, once a replica, of which `replication_ops.replication_index` gives the
-    number. Where Keras asks a model for its shapes, the operations are those of the code around.
+    The block may use everything that TensorFlow has: tables, strings, `tf.py_function`, `tf.summary`, variables of the
+    host. It runs each time that the program reaches it, once per replica; `replication_ops.replication_index` returns the
+    replica's index. While Keras infers the shapes of a model, the block adds its operations to the surrounding graph.
 
-    Numbers alone cross the border: what the block uses of the program, variables of the IPU as they are then, and what the
-    program uses of the block, which has a static shape (`tf.ensure_shape`). Gradients flow through the block.
+    Only numeric tensors pass between the program and the block. The block reads tensors of the program, and variables of
+    the IPU with their current values. The program reads tensors of the block, which need a static shape
+    (`tf.ensure_shape`). Gradients flow through the block.
 
     Args:
-      name: A name for the block, which errors in it tell.
+      name: A name for the block, which its error messages mention.
 
     Raises:
-      ValueError: The block is in no program for an IPU, or inside another of these; or it uses strings or resources that
-        the program made; or it assigns to a variable of the IPU, or uses queues or other replicas.
+      ValueError: The block is not in a program for an IPU, or is within another such block. Or the block uses strings or
+        resources of the program, assigns to a variable of the IPU, or uses queues or collectives.
     """
     if host_callbacks.around() is not None:
         raise ValueError(
@@ -88,28 +91,28 @@ def outside_compilation_scope(name: str = "outside") -> contextlib.AbstractConte
         )
     if programs.is_tracing():
         return host_callbacks.host_part(name)
-    if old_keras.are_asked_for():
+    if old_keras.is_computing_shapes():
         return tf.name_scope(name)
     raise ValueError(
-        "outside_compilation_scope is only allowed in XLA context, and here is no program for an IPU: use it in a function"
-        " that `IPUStrategy.run` or `ipu_compiler.compile` gets, or in a layer or step of a Keras model that was made in"
-        " `strategy.scope()`"
+        "outside_compilation_scope is only allowed in XLA context, but no program for an IPU is being traced: use it in a"
+        " function that `IPUStrategy.run` or `ipu_compiler.compile` gets, or in a layer or step of a Keras model that was"
+        " made in `strategy.scope()`"
     )
 
 
 @contextlib.contextmanager
 def ipu_shard(index: int | Sequence[int]) -> Iterator[None]:
-    """Places the operations inside on an IPU, or on several: their attribute `_IpuShard` says which.
+    """Places the operations of the block on one or several IPUs, stored in their attribute `_IpuShard`.
 
-    A program whose highest IPU is n takes as many IPUs a replica as the next power of two from n + 1 on. Gradients are
-    placed as their operations are. The emulator computes all shards in one place, so that numbers do not depend on them;
-    `IPUStrategy.report` has time and memory of each IPU.
+    If the highest IPU of a program is n, each replica uses the next power of two from n + 1 on. Gradients are placed on the
+    IPUs of their operations. The emulator computes all shards in one place, so shards do not change results.
+    `IPUStrategy.report` predicts the time and the memory of each IPU.
 
     Args:
-      index: The number of an IPU within the device, 0 or more, or a list of them; -1 for all that the program takes.
+      index: The number of an IPU within the device, 0 or more, or a list of them; -1 for all IPUs of the program.
 
     Raises:
-      TypeError: `index` is neither an int nor a list of them.
+      TypeError: `index` is neither an int nor a list of ints.
       ValueError: A number is negative or above 65535, or the list is empty.
     """
     shards = _shards(index)
@@ -121,16 +124,17 @@ def ipu_shard(index: int | Sequence[int]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def frontend_attribute(attribute_name: str, attribute_value: str, restore_to: str | None = None) -> Iterator[None]:
-    """Sets an attribute on the instructions of the program that the operations inside become.
+    """Sets an attribute on the program's instructions that the operations of the block are compiled to.
 
     Args:
       attribute_name: The name of the attribute.
-      attribute_value: Its value.
-      restore_to: Its value for operations after the block, where it had none before; it stays unset if omitted.
+      attribute_value: The value of the attribute.
+      restore_to: The value for operations after the block if the attribute was unset before it. If omitted, it is unset
+        again.
 
     Raises:
-      TypeError: An argument is no string.
-      ValueError: The attribute is an option of the machine's libraries, and there is no such value.
+      TypeError: An argument is not a string.
+      ValueError: The attribute is an option of the vendor's libraries, which does not support the value.
     """
     for argument, value in (
         ("attribute_name", attribute_name),
@@ -139,37 +143,37 @@ def frontend_attribute(attribute_name: str, attribute_value: str, restore_to: st
     ):
         if not isinstance(value, str):
             raise TypeError(f"`{argument}` must be a string, but is {value!r}")
-    option = known_options.option_of(attribute_name)
+    option = library_options.option_of(attribute_name)
     if option is not None:
         _check_options("attribute_value", {option: attribute_value})
-    after = None if restore_to is None else {attribute_name: restore_to}
-    with programs.computed_by({attribute_name: attribute_value}, after):
+    attributes_after = None if restore_to is None else {attribute_name: restore_to}
+    with programs.computed_by({attribute_name: attribute_value}, attributes_after):
         yield
 
 
 def stochastic_rounding(override: bool) -> contextlib.AbstractContextManager[None]:
-    """Says whether results of operations inside, and their gradients, are rounded to float16 at random.
+    """Runs the block with or without stochastic rounding of float16 results. Its gradients are rounded likewise.
 
     Args:
-      override: Whether they are; it goes before `IPUConfig`.
+      override: Whether to round stochastically. It overrides `IPUConfig`.
 
     Raises:
-      TypeError: `override` is no bool.
+      TypeError: `override` is not a bool.
     """
     check_bool("override", override)
     return frontend_attribute("ipu_stochastic_rounding", "on" if override else "off")
 
 
 def partials_type(override_type: DTypeLike) -> contextlib.AbstractContextManager[None]:
-    """Says in which type products and convolutions of float16 inside, and their gradients, are summed up.
+    """Runs the block with a dtype for the sums in products and convolutions of float16, and in their gradients.
 
-    It goes before `partialsType` of `IPUConfig`. `IPUStrategy.report` reckons with it.
+    It overrides `partialsType` of `IPUConfig`. `IPUStrategy.report` takes it into account.
 
     Args:
       override_type: `tf.float16` or `tf.float32`.
 
     Raises:
-      ValueError: It is another type.
+      ValueError: `override_type` is another dtype.
     """
     try:
         partials = _PARTIALS[tf.as_dtype(override_type)]
@@ -180,64 +184,65 @@ def partials_type(override_type: DTypeLike) -> contextlib.AbstractContextManager
 
 @contextlib.contextmanager
 def poplar_options(options: Mapping[str, str]) -> Iterator[None]:
-    """Gives the operations inside options of the machine's libraries, which go before those of `IPUConfig`.
+    """Runs the block with options of the vendor's libraries for its operations. They override those of `IPUConfig`.
 
-    Numbers do not depend on them, but on `partialsType`, which is as by `partials_type`. `IPUStrategy.report` reckons with
-    `availableMemoryProportion` and `partialsType` of matrix products and convolutions; all others are written down on the
-    instructions alone. Gradients get `partialsType` alone, unless they are asked for inside.
+    Only `partialsType` changes results, as `partials_type` does. `IPUStrategy.report` takes into account
+    `availableMemoryProportion` and `partialsType` of matrix products and convolutions. All other options are only recorded
+    on the instructions. Gradients computed outside of the block get only `partialsType`.
 
     Args:
-      options: Names and values, all text, such as `{"availableMemoryProportion": "0.2", "partialsType": "half"}`.
+      options: Names and values as strings, such as `{"availableMemoryProportion": "0.2", "partialsType": "half"}`.
 
     Raises:
-      TypeError: `options` is no dictionary of text.
-      ValueError: A value is none that the option has.
+      TypeError: `options` is not a dictionary of strings.
+      ValueError: An option does not support its value.
     """
-    if not isinstance(options, Mapping) or not all(isinstance(word, str) for pair in options.items() for word in pair):
+    if not isinstance(options, Mapping) or not all(isinstance(text, str) for pair in options.items() for text in pair):
         raise TypeError(f"`options` must be a dictionary whose names and values are text, but is {options!r}")
     _check_options("options", options)
-    with programs.computed_by({known_options.attribute_of(name): each for name, each in options.items()}):
+    with programs.computed_by({library_options.attribute_of(name): value for name, value in options.items()}):
         yield
 
 
 def available_memory(proportion: float) -> contextlib.AbstractContextManager[None]:
-    """Says which share of a tile's memory each operation inside may take besides: `poplar_options` in short.
+    """Runs the block with a limit of the tile memory that each operation may use temporarily.
 
-    The machine's libraries take 0.6 where nothing is said. Less makes products slower, and lets more else stay on the chip.
+    It is a short form of `poplar_options`. The default of the vendor's libraries is 0.6. A lower limit makes matrix products
+    slower, but leaves more memory for other tensors.
 
     Args:
-      proportion: The share, from 0 to 1.
+      proportion: The limit as a share of a tile's memory, from 0 to 1.
 
     Raises:
-      ValueError: It is no such number.
+      ValueError: `proportion` is not a number from 0 to 1.
     """
     if not is_number(proportion) or not 0 <= proportion <= 1:
         raise ValueError(f"`proportion` must be a number from 0 to 1, but is {proportion!r}")
-    return poplar_options({known_options.PROPORTION: str(proportion)})
+    return poplar_options({library_options.PROPORTION: str(proportion)})
 
 
 def is_on_ipu() -> bool:
-    """Whether operations that are made now go into a program for an IPU.
+    """Returns True if operations created now become part of a program for an IPU.
 
-    False in eager execution, in functions that run on the host, and in `outside_compilation_scope`.
+    Returns False in eager execution, in functions that run on the host, and in `outside_compilation_scope`.
     """
     return programs.is_tracing() and host_callbacks.around() is None
 
 
 def _check_options(argument: str, options: Mapping[str, str]) -> None:
-    faults = list(known_options.faults(argument, options))
-    if faults:
-        raise ValueError("; ".join(faults))
+    errors = list(library_options.faults(argument, options))
+    if errors:
+        raise ValueError("; ".join(errors))
 
 
 def _check_device(device: str) -> None:
-    fault = ValueError(f"`device` must name a device like `/device:IPU:0`, but is {device!r}")
+    error = ValueError(f"`device` must name a device like `/device:IPU:0`, but is {device!r}")
     try:
         kind = tf.DeviceSpec.from_string(device).device_type
     except (ValueError, TypeError, AttributeError) as exc:
-        raise fault from exc
+        raise error from exc
     if kind != "IPU":
-        raise fault
+        raise error
 
 
 def _shards(index: Any) -> list[int]:
@@ -247,11 +252,12 @@ def _shards(index: Any) -> list[int]:
             raise TypeError(f"`index` must be an int or a list of ints, but is {index!r}")
         if shard < 0 and shards != [ALL_IPUS]:
             raise ValueError(
-                f"`index` must not be negative, but is {index!r}: IPUs of a device count from 0, and -1 alone is all of them"
+                f"`index` must not be negative, but is {index!r}: the IPUs of a device are numbered from 0, and only a single"
+                " -1 means all of them"
             )
         if shard >= environment.MOST_IPUS:
             raise ValueError(
-                f"`index` must be below {environment.MOST_IPUS}, the most IPUs that there can be, but is {index!r}"
+                f"`index` must be below {environment.MOST_IPUS}, the maximum number of IPUs, but is {index!r}"
             )
     if not shards:
         raise ValueError("`index` must name at least one IPU, but is an empty list")

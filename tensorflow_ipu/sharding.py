@@ -1,4 +1,4 @@
-"""The IPUs of its replica that each operation is placed on: by `scopes.ipu_shard`, or beside another operation."""
+"""The placement of operations on the IPUs of a replica, by `scopes.ipu_shard` or by colocation."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ __all__ = [
     "propagate_sharding",
 ]
 
-# Names the operations that one was made to be beside.
+# TensorFlow's attribute for the names of colocated operations.
 _COLOCATION = "_class"
-_BESIDE = b"loc:@"
+_COLOCATION_PREFIX = b"loc:@"
 
 
 def get_sharding(op: Node) -> list[int] | None:
-    """Returns the IPUs that an operation of a graph, or a tensor's, was placed on.
+    """Returns the IPUs on which an operation of a graph, or the operation of a tensor, is placed.
 
     Returns:
-      Their numbers within the replica, `[-1]` for all of them; None if it was not placed.
+      The numbers of the IPUs within the replica, `[-1]` for all of them; None if the operation is not placed.
 
     Raises:
-      TypeError: `op` is neither.
+      TypeError: `op` is neither an operation of a graph nor a tensor of one.
     """
     return programs.placed_on(_operation("op", op))
 
 
 def has_attr(o: Node, attr_name: str) -> bool:
-    """Returns True if an operation of a graph, or a tensor's, has an attribute of this name.
+    """Returns True if an operation of a graph, or the operation of a tensor, has an attribute of this name.
 
     Raises:
-      TypeError: `o` is neither.
+      TypeError: `o` is neither an operation of a graph nor a tensor of one.
     """
     return attr_name in _operation("o", o).node_def.attr
 
 
 def dependencies(roots: Iterable[Node]) -> set[tf.Operation]:
-    """Returns the operations of a list of operations or tensors, and all of their graph that have to run before them.
+    """Returns the operations of `roots`, and all operations of their graph that run before them.
 
     Raises:
-      TypeError: `roots` has something else in it, or is no list.
+      TypeError: `roots` is not a list of operations or tensors.
     """
     if isinstance(roots, (tf.Operation, tf.Tensor, tf.IndexedSlices)):
         raise TypeError(f"`roots` must be a list of operations or tensors, but is one of them: write `[{roots.name}]`")
@@ -70,7 +70,7 @@ def dependencies(roots: Iterable[Node]) -> set[tf.Operation]:
 
 
 def get_shard_from_colocation(op: Node) -> list[int] | None:
-    """Returns the IPUs, as `get_sharding` does, of the first operation with any that this one was colocated with.
+    """Returns the IPUs of the first placed operation with which `op` is colocated; None if there is none.
 
     Raises:
       TypeError: `op` is neither an operation of a graph nor a tensor of one.
@@ -78,25 +78,26 @@ def get_shard_from_colocation(op: Node) -> list[int] | None:
     operation = _operation("op", op)
     if _COLOCATION not in operation.node_def.attr:
         return None
-    for beside in operation.node_def.attr[_COLOCATION].list.s:
-        name = beside.removeprefix(_BESIDE).decode()
+    for colocation in operation.node_def.attr[_COLOCATION].list.s:
+        name = colocation.removeprefix(_COLOCATION_PREFIX).decode()
         try:
-            other = operation.graph.get_operation_by_name(name)
-        except KeyError:  # It is in the graph around.
+            colocated = operation.graph.get_operation_by_name(name)
+        except KeyError:  # The operation is in an outer graph.
             continue
-        shards = None if other is operation else programs.placed_on(other)
+        shards = None if colocated is operation else programs.placed_on(colocated)
         if shards is not None:
             return shards
     return None
 
 
 def propagate_sharding(g: tf.Graph) -> None:
-    """Places operations of a graph without a shard on that of the operations that they were made to be beside.
+    """Copies the shards of placed operations of a graph to the unplaced operations that are colocated with them.
 
-    Gradients by `tf.gradients(..., colocate_gradients_with_ops=True)` are such. Functions that the graph calls stay.
+    `tf.gradients(..., colocate_gradients_with_ops=True)` colocates gradients in this way. Functions that the graph calls
+    are not changed.
 
     Raises:
-      TypeError: It is no graph.
+      TypeError: `g` is not a graph.
     """
     check_instance("g", g, tf.Graph, "a `tf.Graph`")
     waiting = [operation for operation in g.get_operations() if programs.placed_on(operation) is None]
@@ -121,5 +122,5 @@ def _operation(argument: str, node: object) -> tf.Operation:
     if isinstance(node, tf.Tensor) and hasattr(node, "graph"):
         return node.op
     raise TypeError(
-        f"`{argument}` must be an operation of a graph or a tensor of one, but is {node!r}: what runs at once is on no shard"
+        f"`{argument}` must be an operation of a graph or a tensor of one, but is {node!r}: eager operations have no shard"
     )

@@ -1,12 +1,12 @@
-"""What all tests share: a quiet TensorFlow, a fresh system, scripts in processes of their own, deadlines, no thread left."""
+"""Fixtures of all tests: an unconfigured system, scripts in separate processes, deadlines, a check for threads."""
 
 from __future__ import annotations
 
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it when it is imported.
-# Most of a test is the compilation of programs that run a few steps. XLA's older emitters make slower code in two thirds
-# of the time, and without LLVM's optimizations in a fifth; XLA's own passes, which see whole programs, are all there.
+# Most of a test's time goes into compiling programs that run a few steps. XLA's older emitters compile in two thirds of
+# the time, and without LLVM's optimizations in a fifth, but the code is slower. All passes of XLA still run.
 # `make test-numbers` and the scripts of `compat` compile as users do.
 os.environ.setdefault(
     "XLA_FLAGS",
@@ -41,45 +41,45 @@ if TYPE_CHECKING:
 
     import tensorflow_ipu as ipu
 
-# Until tests are collected: what they import stays, and would be looked at some thousand times.
+# Objects of imports live forever, and the collector would visit them thousands of times until all tests are collected.
 gc.disable()
 
-# Keras imports scikit-learn where that is installed, for its wrappers, which takes a second. It does without where the import
-# fails: here as long as tests are collected, and in scripts by `quick_imports`.
-_WITHOUT = "sklearn"
-sys.modules.setdefault(_WITHOUT, None)  # pyright: ignore[reportArgumentType]
+# If scikit-learn is installed, Keras imports it for its wrappers, which takes a second. Keras works without it, so its
+# import fails while tests are collected, and in scripts with `quick_imports`.
+_SKIPPED_PACKAGE = "sklearn"
+sys.modules.setdefault(_SKIPPED_PACKAGE, None)  # pyright: ignore[reportArgumentType]
 
-# The kernels name the threads that read datasets so; see `pump.cc`.
+# The name of the threads that read datasets, from `pump.cc`.
 PUMP_THREADS = "ipu-pump"
-# Threads of others that outlive their use on purpose.
+# Threads of other packages that never end on purpose.
 LASTING_THREADS = ("tqdm_monitor", "pydevd", "pytest_timeout")
 DEADLINE = 60.0  # Seconds.
 
-# An example, and the making of one, takes as long as it takes beside whatever else the machine does; pytest has a deadline
-# for the test. Each run tries the same examples, so that a change fails where it is made and not in a later run by chance;
-# `--hypothesis-profile=search` looks for new ones.
+# Examples have no deadline, because other work may slow the machine down; pytest has a deadline for the test. Each run
+# tries the same examples, so that a test fails because of a change and not by chance. `--hypothesis-profile=search`
+# tries new ones.
 _SLOW = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=_SLOW, derandomize=True)
 hypothesis.settings.register_profile("search", deadline=None, suppress_health_check=_SLOW)
 hypothesis.settings.load_profile("tests")
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, which scripts and runs would inherit.
+# A shell makes background processes ignore Ctrl-C. Scripts and runs of the tests would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _native_threads() -> set[str]:
-    """Numbers of the native threads of this process."""
+    """Returns the ids of the native threads of this process."""
     return set(os.listdir("/proc/self/task"))
 
 
 def _pumps(threads: set[str]) -> list[str]:
-    """Names those of these native threads that read datasets."""
+    """Returns the names of the native threads that read datasets."""
     names = []
     for thread in threads:
         try:
             name = Path("/proc/self/task", thread, "comm").read_text().strip()
-        except OSError:  # The thread ended meanwhile.
+        except OSError:  # The thread has ended.
             continue
         if name.startswith(PUMP_THREADS):
             names.append(name)
@@ -87,13 +87,13 @@ def _pumps(threads: set[str]) -> list[str]:
 
 
 def pytest_collection_finish() -> None:
-    """Takes what tests import out of the collector's sight, which took half a second a look, and has it come less often."""
+    """Excludes imported objects from garbage collection, which took half a second, and makes it run less often."""
     gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
-    if sys.modules.get(_WITHOUT, sys) is None:
-        del sys.modules[_WITHOUT]  # Examples use it.
+    if sys.modules.get(_SKIPPED_PACKAGE, sys) is None:
+        del sys.modules[_SKIPPED_PACKAGE]  # Examples use scikit-learn.
 
 
 def _wait(condition: Callable[[], bool], message: Callable[[], str]) -> None:
@@ -106,13 +106,13 @@ def _wait(condition: Callable[[], bool], message: Callable[[], str]) -> None:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """`until(condition)` returns when `condition()` holds, for what tells nobody; fails after a minute."""
-    return lambda condition: _wait(condition, lambda: "the condition never came to hold")
+    """`until(condition)` polls until `condition()` is true, and fails after a minute."""
+    return lambda condition: _wait(condition, lambda: "the condition never became true")
 
 
 @pytest.fixture
 def in_thread() -> Iterator[Callable[[Callable[[], Any]], Future[Any]]]:
-    """`in_thread(call)` makes the call on a thread of its own, and returns its future. All threads must end in time."""
+    """`in_thread(call)` makes the call on a new thread and returns its future. Threads must end within a minute."""
     threads = []
 
     def run(call: Callable[[], Any]) -> Future[Any]:
@@ -139,7 +139,7 @@ def in_thread() -> Iterator[Callable[[Callable[[], Any]], Future[Any]]]:
 
 @pytest.fixture
 def within(in_thread: Callable[[Callable[[], Any]], Future[Any]]) -> Callable[[float, Callable[[], Any]], Any]:
-    """Makes a call on a thread of its own: `within(seconds, call)` returns or raises what it does, or fails in time."""
+    """`within(seconds, call)` makes the call on a new thread and returns its result; fails if it takes longer."""
 
     def run(seconds: float, call: Callable[[], Any]) -> Any:
         future = in_thread(call)
@@ -152,8 +152,8 @@ def within(in_thread: Callable[[Callable[[], Any]], Future[Any]]) -> Callable[[f
 
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
-    """Fails a test that leaves a thread behind: a Python one, or a pump that still reads a dataset."""
-    before = set(threading.enumerate())
+    """Fails a test that leaves a Python thread behind, or a pump that still reads a dataset."""
+    earlier = set(threading.enumerate())
     native_before = _native_threads()
     yield
 
@@ -161,18 +161,18 @@ def no_thread_left() -> Iterator[None]:
         python = [
             thread.name
             for thread in threading.enumerate()
-            if thread not in before and not thread.name.startswith(LASTING_THREADS)
+            if thread not in earlier and not thread.name.startswith(LASTING_THREADS)
         ]
         return python + _pumps(_native_threads() - native_before)
 
     if left():
-        gc.collect()  # A queue in a cycle, or in the traceback of a test that failed, still has its pump.
+        gc.collect()  # A queue in a reference cycle, or in the traceback of a failed test, still has its pump.
     _wait(lambda: not left(), lambda: f"the test leaves threads behind: {', '.join(left())}")
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """Seeds what draws initial weights and data, so that a comparison within rounding has the same numbers in each run."""
+    """Seeds all random generators, so that comparisons up to rounding have the same values in each run."""
     random.seed(1)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(1)
@@ -182,7 +182,7 @@ def seeded() -> None:
 
 @pytest.fixture(autouse=True)
 def fresh_system() -> Iterator[None]:
-    """Nothing is configured before and after a test; tests of what needs no TensorFlow do not load it here."""
+    """Resets the configuration before and after a test, without importing TensorFlow for tests that do not."""
 
     def reset() -> None:
         if "tensorflow_ipu" in sys.modules:
@@ -194,14 +194,14 @@ def fresh_system() -> Iterator[None]:
 
 
 def _checked(compare: Callable[[object, object], object]) -> Callable[[object, object], object]:
-    def checked(one: object, other: object) -> object:
+    def checked(first: object, second: object) -> object:
         caller = sys._getframe(1)
         if caller.f_code.co_filename.startswith(str(Path(sys.modules["tensorflow_ipu"].__file__ or "").parent)):
             raise AssertionError(
                 f"{caller.f_code.co_filename}:{caller.f_lineno} compares tensors by `==` or `!=`, which is identity in the"
                 " graphs of TensorFlow 1: use `tf.equal` or `tf.not_equal`"
             )
-        return compare(one, other)
+        return compare(first, second)
 
     return checked
 
@@ -211,7 +211,7 @@ _guarded: list[type] = []
 
 @pytest.fixture(autouse=True)
 def tensors_are_not_compared_by_operators() -> None:
-    """Has each `==` between tensors fail that a test makes the package do: eagerly it works, and in other graphs not."""
+    """Makes each `==` between tensors in the package fail, since it compares identities in graphs of TensorFlow 1."""
     if "tensorflow_ipu" not in sys.modules or _guarded:
         return
     import tensorflow as tf
@@ -224,14 +224,14 @@ def tensors_are_not_compared_by_operators() -> None:
 
 @pytest.fixture
 def strategy() -> ipu.IPUStrategy:
-    import tensorflow_ipu as ipu  # Here: tests that need no TensorFlow do not load it.
+    import tensorflow_ipu as ipu  # The import is here, so that tests without TensorFlow do not load it.
 
     return ipu.IPUStrategy()
 
 
 @pytest.fixture
 def configure() -> Callable[..., ipu.IPUConfig]:
-    """Configures the system: how many IPUs each device has, and options by their path, with `__` for its dots."""
+    """`configure(2, 4, io_tiles__num_io_tiles=8)` configures devices of 2 and 4 IPUs, and options by their path."""
     import tensorflow_ipu as ipu
 
     def configured(*ipus: int, **options: object) -> ipu.IPUConfig:
@@ -240,7 +240,7 @@ def configure() -> Callable[..., ipu.IPUConfig]:
         for path, value in options.items():
             *categories, name = path.split("__")
             setattr(functools.reduce(getattr, categories, config), name, value)
-        ipu.config.reset_ipu_configuration()  # Where a test configures twice, a warning would fail it.
+        ipu.config.reset_ipu_configuration()  # Without it, a second configuration in the same test would warn and fail.
         config.configure_ipu_system()
         return config
 
@@ -249,21 +249,23 @@ def configure() -> Callable[..., ipu.IPUConfig]:
 
 @pytest.fixture
 def tap() -> Iterator[SimpleNamespace]:
-    """`tap.dataset` has int32 scalars that come when `tap.put(1, 2)` says so; its reader waits outside of Python."""
+    """`tap.dataset` yields the int32 scalars of `tap.put(1, 2)`; its reader waits for them outside of Python."""
     import tensorflow as tf
 
     values = tf.queue.FIFOQueue(1000, [tf.int32], [[]])
     dataset = tf.data.Dataset.range(10**9).map(lambda _: values.dequeue())
-    yield SimpleNamespace(dataset=dataset, put=lambda *given: values.enqueue_many([list(given)]))
+    yield SimpleNamespace(dataset=dataset, put=lambda *numbers: values.enqueue_many([list(numbers)]))
     values.close(cancel_pending_enqueues=True)
 
 
 @pytest.fixture
 def refused() -> Callable[..., None]:
-    """`refused(error, words, call, *args, **kwargs)` expects such an error of a call, with these words."""
+    """`refused(error, message, call, *args, **kwargs)` expects that the call raises `error` with a matching message."""
 
-    def check(error: type[Exception], words: str, call: Callable[..., object], *args: object, **kwargs: object) -> None:
-        with pytest.raises(error, match=words):
+    def check(
+        error: type[Exception], message: str, call: Callable[..., object], *args: object, **kwargs: object
+    ) -> None:
+        with pytest.raises(error, match=message):
             call(*args, **kwargs)
 
     return check
@@ -271,7 +273,7 @@ def refused() -> Callable[..., None]:
 
 @pytest.fixture
 def compiled_text() -> Callable[..., str]:
-    """`compiled_text(strategy, function, *args)` is what XLA makes of the program that the strategy would run, as text."""
+    """`compiled_text(strategy, function, *args)` returns the optimized HLO of the program of the function."""
 
     def text(strategy: ipu.IPUStrategy, function: Any, *args: object) -> str:
         import tensorflow as tf
@@ -288,7 +290,7 @@ def compiled_text() -> Callable[..., str]:
 
 @pytest.fixture
 def compilations() -> Callable[[], AbstractContextManager[list[str]]]:
-    """`with compilations() as names:` has the names of the modules that XLA compiled in the block, after the block."""
+    """`with compilations() as names:` adds the names of the modules that XLA compiled in the block, at its end."""
     from tensorflow.python.profiler.internal import _pywrap_profiler
     from tensorflow.tsl.profiler.protobuf import trace_events_pb2
 
@@ -310,20 +312,20 @@ def compilations() -> Callable[[], AbstractContextManager[list[str]]]:
 
 @pytest.fixture
 def replicas(configure: Callable[..., ipu.IPUConfig]) -> Callable[..., ipu.IPUStrategy]:
-    """`replicas(4)` configures a device of so many IPUs, and `replicas(4, 2)` two; the strategy of the first returns."""
+    """`replicas(4, 2)` configures devices with 4 and 2 IPUs, and returns the strategy of the first device."""
     import tensorflow_ipu as ipu
 
-    def made(*ipus: int, **options: object) -> ipu.IPUStrategy:
+    def make_strategy(*ipus: int, **options: object) -> ipu.IPUStrategy:
         configure(*ipus, **options)
         return ipu.IPUStrategy()
 
-    return made
+    return make_strategy
 
 
 def _log_levels() -> dict[str, int]:
-    """The levels of the package's loggers."""
-    known = [name for name in logging.root.manager.loggerDict if name.startswith("tensorflow_ipu")]
-    return {name: logging.getLogger(name).level for name in known}
+    """Returns the levels of the package's loggers."""
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("tensorflow_ipu")]
+    return {name: logging.getLogger(name).level for name in names}
 
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -331,15 +333,15 @@ RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session")
 def quick_imports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the environment of an interpreter has so that it imports TensorFlow sooner, by a fifth."""
+    """Environment variables with which an interpreter imports TensorFlow in a fifth less time."""
     folder = tmp_path_factory.mktemp("without")
-    (folder / f"{_WITHOUT}.py").write_text("raise ImportError('scripts of tests do without')\n")
+    (folder / f"{_SKIPPED_PACKAGE}.py").write_text("raise ImportError('scripts of tests do without')\n")
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
 
 
 @pytest.fixture(scope="session")
 def forking(quick_imports: Mapping[str, str]) -> Iterator[Forking]:
-    # By its path: tests import nothing of each other.
+    # It is loaded by its path, because tests do not import each other.
     interpreter = runpy.run_path(str(Path(__file__).with_name("forked.py")))["Forking"](quick_imports)
     yield interpreter
     interpreter.close()
@@ -347,9 +349,9 @@ def forking(quick_imports: Mapping[str, str]) -> Iterator[Forking]:
 
 @pytest.fixture
 def run_script(tmp_path: Path, forking: Forking) -> RunScript:
-    """Runs dedented code in a process of its own, from an empty folder, where TensorFlow and Keras are imported already.
+    """`run_script(code)` runs dedented code in an empty folder and a new process that has TensorFlow and Keras.
 
-    `env` adds variables (None removes one), and with `check` a script that fails fails the test, with all it printed.
+    `env` adds variables, or removes those that are None. If `check`, a script that fails also fails the test.
     """
 
     def run(
@@ -373,7 +375,7 @@ def run_script(tmp_path: Path, forking: Forking) -> RunScript:
 def run_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., list[str]]:
-    """Runs a file as a script in this process, from an empty folder: `run_here(path, *arguments)` gives what it prints."""
+    """`run_here(path, *arguments)` runs a script in this process, in an empty folder, and returns the printed lines."""
 
     def run(path: Path, *arguments: str) -> list[str]:
         folder = tmp_path / "empty"
@@ -390,7 +392,7 @@ def run_here(
         try:
             exec(compile(path.read_text(), str(path), "exec"), main.__dict__)
         finally:
-            main.__dict__.clear()  # What TensorFlow keeps of its functions keeps none of its queues.
+            main.__dict__.clear()  # TensorFlow keeps the script's functions alive, but must not keep its queues.
             for name in _log_levels():
                 logging.getLogger(name).setLevel(levels.get(name, logging.NOTSET))
         return capsys.readouterr().out.splitlines()
@@ -399,7 +401,7 @@ def run_here(
 
 
 class _Allocated(ctypes.Structure):
-    """What `mallinfo2` of glibc returns: ten sizes, among them what is mapped, and what is in use of all else."""
+    """The result of `mallinfo2` of glibc: ten sizes, such as the bytes in mapped blocks and in other used blocks."""
 
     _fields_ = [
         ("_before", ctypes.c_size_t * 4),
@@ -412,21 +414,21 @@ class _Allocated(ctypes.Structure):
 
 @pytest.fixture
 def check_growth() -> Callable[[Callable[[], object], int], None]:
-    """`check_growth(call, limit)` fails if each of three calls leaves `limit` bytes or more allocated behind."""
-    library = ctypes.CDLL(None)  # What is resident would depend on what malloc keeps of freed blocks.
+    """`check_growth(call, limit)` fails if each of three calls leaves at least `limit` bytes allocated."""
+    library = ctypes.CDLL(None)  # Resident memory would include freed blocks that malloc keeps.
     library.mallinfo2.restype = _Allocated
 
     def allocated() -> int:
         gc.collect()
-        found = library.mallinfo2()
-        return found.mapped + found.in_use
+        usage = library.mallinfo2()
+        return usage.mapped + usage.in_use
 
     def check(call: Callable[[], object], limit: int) -> None:
         grown = []
         for _ in range(3):
-            before = allocated()
+            start = allocated()
             call()
-            grown.append(allocated() - before)
+            grown.append(allocated() - start)
             if grown[-1] < limit:
                 return
         pytest.fail(f"three calls left {grown} bytes behind, and less than {limit} were expected")
@@ -435,7 +437,7 @@ def check_growth() -> Callable[[Callable[[], object], int], None]:
 
 
 class _Page(html.parser.HTMLParser):
-    """Reads a page strictly: what is open, which ids there are, which addresses, and the cells of tables."""
+    """A strict reader of an HTML page: its open elements, ids, addresses, and the number of each element."""
 
     VOID = frozenset(("meta", "br", "hr", "img", "input", "link", "path", "use"))
 

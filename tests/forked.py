@@ -1,4 +1,4 @@
-"""Scripts in processes of their own, which are forked from one interpreter that has TensorFlow."""
+"""Runs scripts in separate processes, which are forked from one interpreter that has imported TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INTERPRETER = Path(__file__).with_name("forking.py")
 
 
 class Forking:
-    """The interpreter of `forking.py`, from the first script on."""
+    """The process of `forking.py`, which starts with the first script."""
 
     def __init__(self, more: Mapping[str, str]) -> None:
         self._environment = {**os.environ, **more, "PYTHONUNBUFFERED": "1"}
@@ -27,7 +27,7 @@ class Forking:
     def run(
         self, script: Path, *arguments: str, timeout: float, env: Mapping[str, str | None] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a script in a process of its own, from the folder `empty` beside it, as `subprocess.run` would."""
+        """Runs a script in a new process, in the folder `empty` next to it; the result is that of `subprocess.run`."""
         folder, stdout, stderr = (script.with_name(name) for name in ("empty", "stdout", "stderr"))
         folder.mkdir(exist_ok=True)
         command = [str(script), *arguments]
@@ -44,11 +44,11 @@ class Forking:
     def start(
         self, script: Path, *arguments: str, folder: Path, output: Path, env: Mapping[str, str | None] | None = None
     ) -> int:
-        """Starts a script in a process of its own, which runs beside; the number of the process. `end` waits for it."""
-        return self._fork([str(script), *arguments], folder, output, output, env, beside=True)
+        """Starts a script in a new process without waiting, and returns the process id for `end`."""
+        return self._fork([str(script), *arguments], folder, output, output, env, in_background=True)
 
     def end(self, process: int) -> int:
-        """Waits until a process of `start` has ended, and gives its exit code; minus the signal that ended it."""
+        """Waits for a process of `start`, and returns its exit code, or minus the signal that ended it."""
         print(process, file=self._requests, flush=True)
         return int(self._answers.readline())
 
@@ -59,7 +59,7 @@ class Forking:
         stdout: Path,
         stderr: Path,
         env: Mapping[str, str | None] | None,
-        beside: bool = False,
+        in_background: bool = False,
     ) -> int:
         variables = {**os.environ, "PYTHONPATH": self._environment["PYTHONPATH"], **(env or {})}
         request = {
@@ -68,14 +68,14 @@ class Forking:
             "folder": str(folder),
             "stdout": str(stdout),
             "stderr": str(stderr),
-            "beside": beside,
+            "in_background": in_background,
         }
         print(json.dumps(request), file=self._requests, flush=True)
         return int(self._answers.readline())
 
     @property
     def number(self) -> int:
-        """The number of the interpreter's process, the parent of all others; it starts when it is first asked for."""
+        """The process id of the interpreter, the parent of all scripts. The first access starts it."""
         return self._interpreter.pid
 
     @property

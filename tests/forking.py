@@ -1,8 +1,8 @@
-"""An interpreter that imports TensorFlow once, which takes seconds, and forks for each script that the tests run.
+"""An interpreter that imports TensorFlow once, which takes seconds, and forks for each script of the tests.
 
-The package itself it leaves to the scripts. A line of JSON on its input names a script, its arguments, folder, environment
-and where its output goes; the answers are the number of the process, and its exit code once it has ended. With `"beside"` the
-code is not waited for: a later line asks for it, with the number of the process alone.
+It does not import the package. Each line of its input is a JSON object with a script, its arguments, folder,
+environment and output files. The answer is the process id, and then the exit code when the process has ended. With
+`"in_background"`, the exit code is not sent; a later line with only the process id requests it.
 """
 
 import gc
@@ -27,7 +27,7 @@ def exit_code(process: int) -> int:
 
 
 def next_script() -> CodeType:
-    """In a process of its own for each script: its code, with the process as the script expects it."""
+    """Returns the code of the next script, in a forked process with the arguments and environment of the script."""
     for line in sys.stdin:
         request = json.loads(line)
         if isinstance(request, int):
@@ -36,7 +36,7 @@ def next_script() -> CodeType:
         process = os.fork()
         if process:
             answer(process)
-            if not request.get("beside"):
+            if not request.get("in_background"):
                 answer(exit_code(process))
             continue
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -53,6 +53,6 @@ def next_script() -> CodeType:
 
 gc.collect()
 gc.freeze()
-gc.set_threshold(20_000, 10, 10)  # As in the processes of the tests themselves.
-# Here, so that the script's names are those of `__main__` to the end of the process.
+gc.set_threshold(20_000, 10, 10)  # The processes of the tests collect less often, too.
+# This is at the top level, so that the names of the script stay in `__main__` until the process ends.
 exec(next_script())

@@ -1,4 +1,4 @@
-"""Misspelled names, which `make lint` finds: Pyright fails where one of them is no error any more. Nothing runs this."""
+"""Misspelled names that `make lint` must report: Pyright fails if one is no longer an error. Nothing runs this file."""
 
 # pyright: reportCallIssue=true, reportUnnecessaryTypeIgnoreComment=true
 

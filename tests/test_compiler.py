@@ -1,4 +1,4 @@
-"""`compile` makes one program of a function, in a graph with a session as in eager execution."""
+"""`compile` turns a function into one program, in a graph with a session and in eager execution."""
 
 import contextlib
 
@@ -11,13 +11,13 @@ from tensorflow_ipu import compiler, scopes
 
 v1 = tf.compat.v1
 
-# TensorFlow's, of any initializable iterator in a graph.
+# TensorFlow warns of each initializable iterator in a graph.
 pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
 
 
 @pytest.fixture
 def graph():
-    """An empty graph that is being built."""
+    """An empty default graph."""
     with tf.Graph().as_default() as graph:
         yield graph
 
@@ -32,7 +32,7 @@ def _on_ipu(computation, inputs=None):
 
 
 def _echo(infeed, outfeed, count):
-    """A program that hands so many elements of one queue to the other, and returns how many those were."""
+    """Returns the result of a program that enqueues `count` elements of the infeed to the outfeed and counts them."""
     return _on_ipu(lambda: ipu.loops.repeat(count, lambda i, x: (i + 1, outfeed.enqueue(x)), [0], infeed))
 
 
@@ -42,13 +42,13 @@ def test_eager_result_is_a_list_of_values_or_keeps_a_nested_structure():
     assert result.device.endswith("/device:IPU:0")
     result = _on_ipu(lambda x: {"a": x, "b": (x * 2,)}, [2.0])
     assert (result["a"].numpy(), result["b"][0].numpy()) == (2.0, 4.0)
-    # Off an IPU, and where a computation names the device itself, or is part of a function.
+    # Also on the CPU, in a computation that selects the device itself, and in a function.
     with tf.device("/device:CPU:0"):
         (result,) = compiler.compile(lambda x: x + 1, [2.0])
     assert result.device.endswith("/device:CPU:0")
-    (other,) = compiler.compile(lambda x: x + 1, [2.0])
+    (placed,) = compiler.compile(lambda x: x + 1, [2.0])
     (named,) = compiler.compile(lambda: _on_ipu(lambda: tf.constant(2) + 1)[0])
-    assert result.numpy() == other.numpy() == named.numpy() == 3
+    assert result.numpy() == placed.numpy() == named.numpy() == 3
     assert tf.function(lambda x: _on_ipu(lambda y: y * 2, [x])[0])(tf.constant(3.0)).numpy() == 6.0
     with scopes.ipu_scope("/device:IPU:0"):
         variable = tf.Variable(1.0)
@@ -73,14 +73,14 @@ def test_session_gets_tensors_and_runs_the_operations_behind_them(graph):
 
     run, group = _on_ipu(computation), _on_ipu(of_a_tensor)
     assert isinstance(group, tf.Operation)
-    variable, other = v1.global_variables()
+    variable, reference = v1.global_variables()
     assert [tensor.device for tensor in run] == [variable.device] == ["/device:IPU:0"]
     with v1.Session() as session:
         session.run(v1.global_variables_initializer())
         assert [session.run(run) for _ in range(2)] == [[5], [5]]
         assert session.run(group) is None
         assert session.run(variable).tolist() == [2.0, 4.0, 6.0]
-        assert session.run(other).tolist() == [4.0, 5.0]
+        assert session.run(reference).tolist() == [4.0, 5.0]
 
 
 def test_training_in_a_session_equals_training_on_the_host(graph):
@@ -121,7 +121,7 @@ def test_training_in_a_session_equals_training_on_the_host(graph):
 
 
 def test_variables_without_a_device_are_where_the_program_is(graph):
-    """In half precision, with accumulators in single precision, whose mean the optimizer casts."""
+    """The weight is float16 and its accumulator float32; the optimizer casts the mean gradient."""
     weight = tf.compat.v1.get_variable("weight", [], tf.float16, tf.compat.v1.ones_initializer(), use_resource=True)
 
     class Casting(tf.compat.v1.train.GradientDescentOptimizer):
@@ -153,7 +153,7 @@ def test_session_fails_with_the_end_of_the_data_and_keeps_what_was_enqueued(grap
 
 
 def test_feeds_start_anew_after_the_deleter_and_serve_one_session_after_another(graph, refused):
-    # The end of a session once waited for its infeed, which waited for the session's devices; then the process crashed.
+    # The end of a session once waited for its infeed, which waited for the session's devices. The process crashed.
     infeed, outfeed = ipu.IPUInfeedQueue(_numbers(9)), ipu.IPUOutfeedQueue()
     last = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
     run = _on_ipu(lambda: ipu.loops.repeat(3, lambda i, x: (i + 1, outfeed.enqueue(x), last.enqueue(x)), [0], infeed))
@@ -199,7 +199,7 @@ def test_computation_off_an_ipu_is_refused_in_a_graph_unless_it_computes_nothing
     assert run.device == "/job:worker/task:0/device:IPU:0"
 
 
-# Initial values were random numbers of the program, which nothing outside of one can draw.
+# Initial values once came from random operations of the program, which cannot run outside of it.
 def test_initial_values_are_none_of_the_layers_of_a_program(graph):
     def draw(*_args, **_kwargs):
         return tf.random.stateless_uniform([3], [1, 2])
@@ -213,14 +213,14 @@ def test_initial_values_are_none_of_the_layers_of_a_program(graph):
     np.testing.assert_array_equal(on_host, on_ipu)
 
 
-# A strategy's switch had no effect on programs of its scope that `compile` made.
+# `host_kernels` of a strategy once had no effect on programs of `compile` in its scope.
 @pytest.mark.parametrize("host_kernels", [False, True])
 def test_strategy_around_says_whether_kernels_of_the_host_compute_layers(host_kernels):
     marked = []
 
     def draw():
         drawn = tf.random.stateless_uniform([3], [1, 2])
-        (operation,) = [one for one in drawn.graph.get_operations() if one.type == "StatelessRandomUniformV2"]
+        (operation,) = [node for node in drawn.graph.get_operations() if node.type == "StatelessRandomUniformV2"]
         marked.append("_ipu_host_kernel" in operation.node_def.attr)
         return drawn
 
@@ -237,19 +237,19 @@ def test_initial_values_are_those_of_plain_tensorflow(graph):
         offset = tf.Variable(v1.random_uniform([3], -1, 1, seed=9), name="offset")
         return (weights + bias) * scale + offset + 0 * tf.random.normal([3])
 
-    found = []
+    runs = []
     for call in (computation, lambda: _on_ipu(computation)[0]):
         with tf.Graph().as_default():
             v1.set_random_seed(5)
             result = call()
             with v1.Session() as session:
                 session.run(v1.global_variables_initializer())
-                found.append([*session.run(v1.global_variables()), session.run(result)])
-    for plain, own in zip(*found, strict=True):
-        np.testing.assert_allclose(own, plain, rtol=1e-5, atol=1e-6)
+                runs.append([*session.run(v1.global_variables()), session.run(result)])
+    for on_host, on_ipu in zip(*runs, strict=True):
+        np.testing.assert_allclose(on_ipu, on_host, rtol=1e-5, atol=1e-6)
 
 
-# TensorFlow lifted no tensor out of the program that another variable or an argument is part of.
+# TensorFlow once failed to lift initial values that depend on another variable or on an argument.
 def test_initial_values_may_be_tensors_of_the_program(graph):
     x = tf.constant([1.0, 2.0])
 
@@ -263,8 +263,8 @@ def test_initial_values_may_be_tensors_of_the_program(graph):
             return total + inner
 
         [looped] = tf.nest.flatten(ipu.loops.repeat(2, body, [tf.zeros([2])]))
-        others = [v1.Variable(lambda: ones * 3), v1.Variable(guarded * 2)]
-        return [*map(tf.identity, (first, *others)), looped]
+        variables = [v1.Variable(lambda: ones * 3), v1.Variable(guarded * 2)]
+        return [*map(tf.identity, (first, *variables)), looped]
 
     def faulty(total):
         return total + v1.Variable(total)
@@ -278,15 +278,15 @@ def test_initial_values_may_be_tensors_of_the_program(graph):
 
 
 def test_initial_values_may_be_tensors_of_an_eager_program():
-    made = []
+    variables = []
 
     def computation(argument):
-        made.append(tf.Variable(argument * 2))
-        return made[0].assign_add(tf.ones([2]))
+        variables.append(tf.Variable(argument * 2))
+        return variables[0].assign_add(tf.ones([2]))
 
     [result] = _on_ipu(computation, [tf.constant([1.0, 2.0])])
     np.testing.assert_array_equal(result, [3, 5])
-    np.testing.assert_array_equal(made[0], [3, 5])
+    np.testing.assert_array_equal(variables[0], [3, 5])
 
 
 def test_computation_on_two_devices_is_refused(refused):
@@ -298,7 +298,7 @@ def test_computation_on_two_devices_is_refused(refused):
 
 
 @pytest.mark.parametrize(
-    ("computation", "inputs", "kind", "words"),
+    ("computation", "inputs", "kind", "message"),
     [
         (lambda x: x, None, TypeError, r"0 values of `inputs`.*\(x\)"),
         (lambda: 1, [1, 2], TypeError, "2 values of `inputs`"),
@@ -308,11 +308,11 @@ def test_computation_on_two_devices_is_refused(refused):
         (lambda: {"a": tf.no_op()}, None, ValueError, "nested structure"),
     ],
 )
-def test_wrong_call_says_what_is_wrong(computation, inputs, kind, words, refused):
-    refused(kind, words, _on_ipu, computation, inputs)
+def test_wrong_call_says_what_is_wrong(computation, inputs, kind, message, refused):
+    refused(kind, message, _on_ipu, computation, inputs)
 
 
-# TensorFlow refused: "Use `_distributed_apply()` instead of `apply_gradients()` in a cross-replica context".
+# TensorFlow once raised: "Use `_distributed_apply()` instead of `apply_gradients()` in a cross-replica context".
 def test_an_optimizer_in_the_scope_of_a_strategy_updates_the_weights():
     def in_scope():
         with ipu.IPUStrategy().scope():

@@ -1,4 +1,4 @@
-"""`/device:IPU:n`: devices of TensorFlow, of which the configuration says which exist."""
+"""`/device:IPU:n` are devices of TensorFlow; the configuration determines which of them exist."""
 
 import re
 
@@ -15,7 +15,7 @@ def on(ordinal):
 
 
 def exists(ordinal):
-    """Whether work on the device runs."""
+    """Returns True if operations on the device run."""
     try:
         with on(ordinal):
             (tf.identity(1.0) + 1.0).numpy()
@@ -74,7 +74,7 @@ def test_variable_may_be_made_before_its_device_is_configured_and_outlives_it(co
     with on(1):
         variables = [tf.Variable(1.0), tf.Variable(tf.ones([2000])), tf.Variable(lambda: tf.zeros([2000]))]
         dropped = tf.Variable(5.0)
-    for begin in (0, 1):  # Before and after, there is no such device.
+    for begin in (0, 1):  # Before and after the configuration, the device does not exist.
         for variable in variables:
             assert variable.device.endswith("/device:IPU:1")
             refused(tf.errors.FailedPreconditionError, "`/device:IPU:1` is not configured", variable.read_value)

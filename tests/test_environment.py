@@ -1,4 +1,4 @@
-"""Environment variables are read when asked for, and refused in words when malformed; one has the log reach stderr."""
+"""Environment variables are read at their use, and malformed values are rejected; one variable logs to stderr."""
 
 import logging
 
@@ -82,7 +82,7 @@ def test_what_a_launcher_says_is_read():
     assert (environment.local_replicas({}), environment.ipus_per_replica({})) == (None, None)
     environ = {"TENSORFLOW_IPU_REPLICAS": "2", "TENSORFLOW_IPU_IPUS_PER_REPLICA": "4"}
     assert [environment.default_ipus(some) for some in ({}, environ)] == [1, 8]
-    with pytest.raises(ValueError, match="say 2 replicas of 4 IPUs, and there are 4 IPUs: start the program with"):
+    with pytest.raises(ValueError, match="request 2 replicas of 4 IPUs, but there are 4 IPUs: start the program with"):
         environment.default_ipus({**environ, "TENSORFLOW_IPU_COUNT": "4"})
     assert environment.local_replicas(environ) == 2
     assert environment.ipus_per_replica(environ) == 4
@@ -105,7 +105,7 @@ def test_level_is_that_of_the_first_variable_that_says_one(environ, level):
     assert environment.log_level(environ) == level
 
 
-# Some were taken modulo 2**32, one ended the process, and so many devices kept TensorFlow busy until it was killed.
+# Some values were once reduced modulo 2**32, one ended the process, and huge numbers of devices blocked TensorFlow.
 TOO_HIGH = ("65537", "2147483648", str(2**40), str(10**20), "9" * 5000)
 
 
@@ -122,8 +122,8 @@ TOO_HIGH = ("65537", "2147483648", str(2**40), str(10**20), "9" * 5000)
             for value in TOO_HIGH
         ),
         (environment.local_replicas, "TENSORFLOW_IPU_REPLICAS", "none", "=none` is not .* to 65536, or unset it$"),
-        (environment.log_level, "TENSORFLOW_IPU_LOG_LEVEL", "LOUD", "=LOUD` is no level; set it to"),
-        (environment.log_level, "TF_POPLAR_VLOG_LEVEL", "-1", "=-1` is no level; set it to"),
+        (environment.log_level, "TENSORFLOW_IPU_LOG_LEVEL", "LOUD", "=LOUD` is not a log level; set it to"),
+        (environment.log_level, "TF_POPLAR_VLOG_LEVEL", "-1", "=-1` is not a log level; set it to"),
         (poplar_flags, "TF_POPLAR_FLAGS", "--use_ipu_model=maybe", "` is neither on nor off"),
         (poplar_flags, "TF_POPLAR_FLAGS", "--synthetic_data_categories=images", "names `images`; write a .*infeed"),
         (poplar_flags, "TF_POPLAR_FLAGS", "--synthetic_data_categories", "names no category"),
@@ -131,8 +131,8 @@ TOO_HIGH = ("65537", "2147483648", str(2**40), str(10**20), "9" * 5000)
         *(
             (report_directory, "POPLAR_ENGINE_OPTIONS", value, words)
             for value, words in {
-                "{autoReport.all:true}": r"=\{autoReport.all:true\}` is no JSON .*; write it as in",
-                "[1]": "is no JSON object",
+                "{autoReport.all:true}": r"=\{autoReport.all:true\}` is not valid JSON .*; write it as in",
+                "[1]": "is not a JSON object",
                 '{"autoReport.al":"true"}': "`autoReport.al` in .* is not known; there are `autoReport.all`",
                 '{"autoReport.all":"yes"}': """`autoReport.all` in .* must be "true" or "false", but is 'yes'""",
                 '{"autoReport.all":"true","autoReport.directory":3}': "`autoReport.directory` in .* a folder, but is 3",
@@ -147,19 +147,19 @@ def test_malformed_value_is_refused_by_name_value_and_limit(read, variable, valu
 
 @pytest.fixture
 def logger():
-    """A logger of the package, which is as it was after the test."""
+    """A logger of the package, whose settings are restored after the test."""
     root = logging.getLogger(environment.ROOT)
-    before = root.level, root.propagate, root.handlers[:]
+    original = root.level, root.propagate, root.handlers[:]
     yield logging.getLogger(f"{environment.ROOT}.feeds")
-    root.setLevel(before[0])
-    root.propagate, root.handlers[:] = before[1], before[2]
+    root.setLevel(original[0])
+    root.propagate, root.handlers[:] = original[1], original[2]
 
 
 def test_log_of_the_level_and_above_reaches_stderr(logger, capsys):
     assert logger.parent is not None
-    before = logger.parent.handlers[:]
+    handlers = logger.parent.handlers[:]
     environment.install_logging({})
-    assert logger.parent.handlers == before
+    assert logger.parent.handlers == handlers
     environment.install_logging({"TENSORFLOW_IPU_LOG_LEVEL": "DEBUG"})
     logger.log(environment.TRACE, "one")
     logger.debug("two")
@@ -189,10 +189,12 @@ def test_life_of_a_program_is_logged(strategy, replicas, caplog):
     lines = [(record.levelname, record.getMessage()) for record in caplog.records]
 
     def logged(level, *parts):
-        return next(at for at, (of, text) in enumerate(lines) if of == level and all(part in text for part in parts))
+        return next(
+            index for index, (of, text) in enumerate(lines) if of == level and all(part in text for part in parts)
+        )
 
     assert (
-        logged("INFO", "configured 1 device(s), of so many IPUs each: [1]")
+        logged("INFO", "configured 1 device(s) with these numbers of IPUs: [1]")
         < logged("DEBUG", "starts to read")
         < logged("INFO", "traced `program (test_environment.py:", "its first call")
         < logged("TRACE", "runs on `/device:IPU:0`")
@@ -202,8 +204,8 @@ def test_life_of_a_program_is_logged(strategy, replicas, caplog):
     )
     name = next(text for _, text in lines if "starts to read" in text).split("`")[1]
     ended, failed = (
-        next(one for one in caplog.records if words in one.getMessage())
-        for words in (f"the pump of `{name}` ends: its dataset had 1 elements", "ended with OutOfRangeError")
+        next(entry for entry in caplog.records if message in entry.getMessage())
+        for message in (f"the pump of `{name}` ends: its dataset had 1 elements", "ended with OutOfRangeError")
     )
     assert (ended.levelname, ended.name) == ("DEBUG", "tensorflow_ipu._native.journal")
-    assert ended.created <= failed.created  # It is logged with the time when it was.
+    assert ended.created <= failed.created  # The log message has the time of the event.

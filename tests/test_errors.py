@@ -1,4 +1,4 @@
-"""Errors of the system, where the traceback of a fault ends, and warnings of AutoGraph."""
+"""The hierarchy of errors, the end of tracebacks, and warnings of AutoGraph."""
 
 import logging
 import traceback
@@ -20,7 +20,7 @@ def test_every_error_is_of_one_kind_and_recoverable_ones_say_what_recovers():
             assert sum(issubclass(error, kind) for kind in kinds) == 1, error
 
     def all_below(kind):
-        return [one for below in kind.__subclasses__() for one in (below, *all_below(below))]
+        return [error_type for below in kind.__subclasses__() for error_type in (below, *all_below(below))]
 
     recoverable = all_below(errors.RecoverableError)
     assert errors.ForkedProcessError in recoverable
@@ -39,7 +39,7 @@ def failing():
 
 
 def raised(call):
-    """What a call raises: its message, and its frames from the call on."""
+    """Returns the message of the error that a call raises, and its frames from the call on."""
     with pytest.raises(ValueError, match="gradient_accumulation_count|reshape") as caught:
         call()
     return str(caught.value), traceback.extract_tb(caught.tb)
@@ -52,7 +52,7 @@ def test_a_fault_of_an_argument_ends_in_the_call_that_has_it(autograph, strategy
     if not autograph:
         assert (frames[-1].filename, frames[-1].name) == (__file__, "faulty")
     else:
-        # AutoGraph says in words where the user's code is.
+        # AutoGraph adds the place of the user's code to the message.
         assert message.count("File ") == 1
         assert "in faulty  *" in message
         assert len(frames) < 6
@@ -98,11 +98,11 @@ def test_an_error_of_a_run_shows_the_users_lines_alone_unless_all_are_asked_for(
     assert error.__cause__ is not None
 
 
-# Python 3.13 warns of how AutoGraph copies syntax trees. Hundreds of programs failed where warnings were errors.
+# Python 3.13 warns about how AutoGraph copies syntax trees, which failed hundreds of programs if warnings are errors.
 def test_loop_of_a_program_is_rewritten_where_all_warnings_but_one_are_errors(strategy, caplog):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # As docs/emulation.md has it.
+        # docs/emulation.md shows the same.
         warnings.filterwarnings(
             "ignore", r"\w+\.__init__ got an unexpected keyword argument '___pyct_anno'", DeprecationWarning
         )

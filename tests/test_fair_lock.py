@@ -1,4 +1,4 @@
-"""`FairLock`: threads in their order, again and again, and no wait or release that an exception breaks."""
+"""`FairLock` serves threads in order, can be entered again, and survives exceptions during a wait or a release."""
 
 import signal
 import threading
@@ -21,7 +21,7 @@ def test_threads_get_the_lock_in_the_order_in_which_they_ask(in_thread, until):
         for number in range(8):
             threads.append(in_thread(lambda number=number: take(number)))
             until(lambda: len(lock._waiting) == len(threads))
-        # Who has had it comes after all of them.
+        # A thread that has had the lock gets it again after all waiting threads.
     with lock:
         order.append("again")
     wait(threads, 60)
@@ -29,26 +29,26 @@ def test_threads_get_the_lock_in_the_order_in_which_they_ask(in_thread, until):
 
 
 def test_one_thread_at_a_time_is_in_a_block_that_it_may_enter_again(in_thread):
-    lock, inside, most = FairLock(), [], []
+    lock, inside, counts = FairLock(), [], []
 
     def work():
         for _ in range(100):
             with lock, lock:
                 inside.append(None)
-                most.append(len(inside))
+                counts.append(len(inside))
                 inside.pop()
 
     wait([in_thread(work) for _ in range(8)], 60)
-    assert most == [1] * 800
+    assert counts == [1] * 800
     assert lock._holder is None
 
 
 def test_an_exception_of_a_signal_handler_ends_a_wait_and_the_next_thread_gets_the_lock(in_thread, until):
-    lock, held, leave, passed = FairLock(), threading.Event(), threading.Event(), []
+    lock, is_held, leave, passed = FairLock(), threading.Event(), threading.Event(), []
 
     def hold():
         with lock:
-            held.set()
+            is_held.set()
             assert leave.wait(60)
 
     def pass_through():
@@ -56,12 +56,12 @@ def test_an_exception_of_a_signal_handler_ends_a_wait_and_the_next_thread_gets_t
             passed.append(True)
 
     first = in_thread(hold)
-    assert held.wait(60)
-    behind = []
+    assert is_held.wait(60)
+    later = []
 
     def interrupt():
         until(lambda: len(lock._waiting) == 1)
-        behind.append(in_thread(pass_through))
+        later.append(in_thread(pass_through))
         until(lambda: len(lock._waiting) == 2)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
@@ -71,7 +71,7 @@ def test_an_exception_of_a_signal_handler_ends_a_wait_and_the_next_thread_gets_t
     interrupting.result(60)
     assert len(lock._waiting) == 1
     leave.set()
-    wait([first, *behind], 60)
+    wait([first, *later], 60)
     assert passed == [True]
 
 

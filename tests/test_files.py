@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and otherwise as `open` writes them."""
+"""Files are written completely or not at all, with the permissions of `open`."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from tensorflow_ipu._base import files
 
 
 def in_process(code, *arguments, stdout=subprocess.PIPE):
-    """Runs code with `files` in an interpreter without TensorFlow."""
+    """Runs code that uses `files` in an interpreter without TensorFlow."""
     head = f"import runpy, sys; files = runpy.run_path({files.__file__!r})\n"
     command = [sys.executable, "-c", head + textwrap.dedent(code), *map(str, arguments)]
     return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120, check=True).stdout
@@ -35,10 +35,10 @@ def test_file_that_fails_leaves_the_last_one_and_nothing_else(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         fail()
-    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("report.json", "whole\n")]
+    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("report.json", "whole\n")]
 
 
-# The limit of a file's size stands for a disk that is full in the middle of a file.
+# The limit of the file size emulates a disk that becomes full while a file is written.
 def test_full_disk_leaves_the_last_file_and_is_an_error_of_its_path(tmp_path):
     path = tmp_path / "report.json"
     path.write_text("whole")
@@ -51,7 +51,7 @@ def test_full_disk_leaves_the_last_file_and_is_an_error_of_its_path(tmp_path):
             print(exc)
     """
     assert in_process(code, path) == f"[Errno {errno.EFBIG}] {os.strerror(errno.EFBIG)}: '{path}'\n"
-    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("report.json", "whole")]
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("report.json", "whole")]
 
 
 def test_errors_name_the_path_of_the_user(tmp_path):
@@ -76,11 +76,11 @@ def test_permissions_are_those_of_open_and_an_existing_file_keeps_its_own(tmp_pa
     (tmp_path / "written").chmod(0o640)
     if os.geteuid() == 0:
         os.chown(tmp_path / "written", 12345, 54321)
-    before = (tmp_path / "written").stat()
+    original = (tmp_path / "written").stat()
     files.write(tmp_path / "written", "other")
-    after = (tmp_path / "written").stat()
-    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
-    assert after.st_ino != before.st_ino
+    replaced = (tmp_path / "written").stat()
+    assert (replaced.st_mode, replaced.st_uid, replaced.st_gid) == (original.st_mode, original.st_uid, original.st_gid)
+    assert replaced.st_ino != original.st_ino
 
 
 def test_links_are_followed(tmp_path):
@@ -110,30 +110,31 @@ def test_pipe_and_standard_output_are_written_to(tmp_path):
         files["write"]("/dev/fd/1", "more\\n")
     """
     assert in_process(code) == "before\ntext\nmore\n"
-    with (tmp_path / "out").open("ab") as out:  # A regular file, which the process would lose if it were replaced.
+    # Standard output is a regular file. If it were replaced, the process would lose it.
+    with (tmp_path / "out").open("ab") as out:
         number = out.fileno()
         in_process(code, stdout=out)
         assert os.fstat(number).st_ino == (tmp_path / "out").stat().st_ino
-    assert [one.name for one in sorted(tmp_path.iterdir())] == ["out", "pipe"]
+    assert [file.name for file in sorted(tmp_path.iterdir())] == ["out", "pipe"]
 
 
 def test_file_that_nothing_can_take_the_place_of_is_written_in_place(tmp_path, monkeypatch):
     path = tmp_path / "report.json"
     path.write_text("old")
-    before = path.stat().st_ino
+    inode = path.stat().st_ino
 
-    def busy(*_):  # As where a container has mounted one file.
+    def busy(*_):  # A container may mount a single file.
         raise OSError(errno.EBUSY, "busy", "some name")
 
     with monkeypatch.context() as patch:
         patch.setattr(files.os, "replace", busy)
         files.write(path, "text")
-    assert (path.read_text(), path.stat().st_ino) == ("text", before)
+    assert (path.read_text(), path.stat().st_ino) == ("text", inode)
     with monkeypatch.context() as patch:
         patch.setattr(files.os, "access", lambda path, _: Path(path) != tmp_path)
         files.write(path, "more")
-    assert (path.read_text(), path.stat().st_ino) == ("more", before)
-    assert [one.name for one in tmp_path.iterdir()] == ["report.json"]
+    assert (path.read_text(), path.stat().st_ino) == ("more", inode)
+    assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
 
 
 def test_writers_of_one_file_never_mix(tmp_path):

@@ -1,4 +1,4 @@
-"""The garbage collector pauses while programs are traced, and is afterwards as it was."""
+"""The garbage collector pauses while programs are traced, and its setting is restored afterwards."""
 
 import gc
 
@@ -11,7 +11,7 @@ from tensorflow_ipu.programs import _trace_context
 
 @pytest.fixture(autouse=True)
 def restored():
-    """The collector is on before and after each test."""
+    """Enables the collector before and after each test."""
     assert gc.isenabled()
     yield
     gc.enable()
@@ -27,11 +27,11 @@ def test_collector_is_off_until_the_last_trace_ends_and_then_as_the_user_left_it
 
 
 def test_collector_runs_again_after_a_trace_that_failed():
-    seen = []
+    states = []
 
     @tf.function(jit_compile=True)
     def program(x, fails):
-        seen.append(gc.isenabled())
+        states.append(gc.isenabled())
         if fails:
             raise KeyError("as asked")
         return x + 1.0
@@ -42,4 +42,4 @@ def test_collector_runs_again_after_a_trace_that_failed():
     assert gc.isenabled()
     assert strategy.run(program, (tf.constant(1.0), False)).numpy() == 2.0
     assert gc.isenabled()
-    assert not any(seen)
+    assert not any(states)

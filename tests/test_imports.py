@@ -1,4 +1,4 @@
-"""The import graph is the architecture: it runs downward, and past no other package's private names."""
+"""Imports follow the architecture: modules import only from lower layers, and no private names of other packages."""
 
 import ast
 import functools
@@ -12,10 +12,10 @@ ROOT = pathlib.Path(tensorflow_ipu.__file__).parent
 
 
 def layers(*rows):
-    return {name: at for at, names in enumerate(rows) for name in names.split()}
+    return {name: index for index, names in enumerate(rows) for name in names.split()}
 
 
-# The packages and modules of each layer, from below: each may import from itself and from lower layers.
+# The packages and modules of each layer, from the lowest: each may import from itself and from lower layers.
 LAYERS = layers(
     "_base errors",
     "_tensorflow",
@@ -37,13 +37,13 @@ LAYERS = layers(
     "__init__ __main__",
 )
 
-# What lower layers call of higher ones is in this module, and nowhere else.
+# Only this module contains calls from lower layers to higher ones.
 UPCALLS = "_upcalls"
 
-# The package runs without this room: who asks for a prediction loads it, by an import inside of a function.
+# The package runs without this room. Predictions import it inside of functions.
 ON_DEMAND = "analysis"
 
-# The rooms of a package, as its layers: a room may import from lower rooms, and from itself.
+# The rooms of each package, from the lowest: a room may import from itself and from lower rooms.
 ROOMS = {
     "pipelining": layers(
         "schedule",
@@ -80,21 +80,21 @@ ROOMS = {
 }
 
 
-# Rooms that need no TensorFlow.
+# Rooms that do not import TensorFlow.
 PLAIN = ("pipelining/schedule",)
 
-# Private to users, and open to other layers: the state of the system, the Keras of the process, and the lifetime of feeds,
-# which collectives have too.
+# Modules that are private for users but open to other layers: the configured system, the Keras of the process, and the
+# lifetime of native objects, which feeds and collectives share.
 OPEN = {"tensorflow_ipu.config._state", "tensorflow_ipu.feeds._native_object", "tensorflow_ipu.keras._keras"}
 
 
 def part(module):
-    """The package or module right below the root that a dotted name belongs to."""
+    """Returns the package or module directly below the root that contains a dotted name."""
     return module.split(".")[1]
 
 
 def nodes_of(tree):
-    """The nodes of a module that run or are checked with it: of functions, and for type checkers, none that are on demand."""
+    """Returns the nodes of a module, except imports of `ON_DEMAND` in functions and for type checkers."""
     loaded = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.If)]
     demanded = {
         id(inner)
@@ -108,18 +108,18 @@ def nodes_of(tree):
 
 @functools.cache
 def imports():
-    """(file, its part, imported module or name) for each import of this package in it, but for those on demand."""
-    found = []
+    """Returns (file, its part, imported module or name) for each import of this package, except imports on demand."""
+    found_imports = []
     for file in sorted(ROOT.rglob("*.py")):
         relative = file.relative_to(ROOT)
-        own = relative.parts[0].removesuffix(".py")
+        importer = relative.parts[0].removesuffix(".py")
         for node in nodes_of(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tensorflow_ipu":
-                found += [(str(relative), own, f"{node.module}.{alias.name}") for alias in node.names]
+                found_imports += [(str(relative), importer, f"{node.module}.{alias.name}") for alias in node.names]
             elif isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names if alias.name.startswith("tensorflow_ipu.")]
-                found += [(str(relative), own, name) for name in names]
-    return found
+                found_imports += [(str(relative), importer, name) for name in names]
+    return found_imports
 
 
 def test_every_module_has_a_layer_and_imports_run_downward():
@@ -127,8 +127,8 @@ def test_every_module_has_a_layer_and_imports_run_downward():
     assert parts <= set(LAYERS), "give the new part a layer"
     assert not [
         f"{file} imports {target}"
-        for file, own, target in imports()
-        if own != UPCALLS and part(target) != own and LAYERS[part(target)] >= LAYERS[own]
+        for file, importer, target in imports()
+        if importer != UPCALLS and part(target) != importer and LAYERS[part(target)] >= LAYERS[importer]
     ]
 
 
@@ -143,9 +143,9 @@ def test_calls_upward_are_few_and_import_as_they_are_called():
 def test_no_import_goes_through_a_private_name_of_another_package():
     private = [
         f"{file} imports {target}"
-        for file, own, target in imports()
-        if part(target) != own
-        and own not in ("__main__", "cli")  # They are put together from commands, which no user calls.
+        for file, importer, target in imports()
+        if part(target) != importer
+        and importer not in ("__main__", "cli")  # They combine commands, which users do not call.
         and any(name.startswith("_") and name != "__all__" for name in target.split(".")[2:])
         and not any(target == open_ or target.startswith(f"{open_}.") for open_ in OPEN)
     ]
@@ -153,55 +153,55 @@ def test_no_import_goes_through_a_private_name_of_another_package():
 
 
 def test_the_picture_of_the_architecture_has_all_packages_and_imports_run_downward():
-    """The picture is in docs/architecture.md: names of packages and modules in rows, from above."""
+    """The picture in docs/architecture.md has the names of packages and modules in rows, from the highest."""
     page = (pathlib.Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
     rows = page.split("```")[1].strip("\n").splitlines()
-    row_of = {name: at for at, row in enumerate(rows) for name in row[:43].split() if name in LAYERS}
+    row_of = {name: index for index, row in enumerate(rows) for name in row[:43].split() if name in LAYERS}
     assert {path.parent.name for path in ROOT.glob("*/__init__.py")} <= set(row_of)
     assert not [
         f"{file} imports {target}"
-        for file, own, target in imports()
-        if own in row_of and part(target) in row_of and row_of[part(target)] < row_of[own]
+        for file, importer, target in imports()
+        if importer in row_of and part(target) in row_of and row_of[part(target)] < row_of[importer]
     ]
 
 
 def imports_between_rooms():
-    """(file, its room, the imported room, the imported name) for each import of another room of the same package."""
-    for file, own, target in imports():
-        rooms = ROOMS.get(own, {})
+    """Yields (file, its room, imported room, imported name) for each import of another room of the same package."""
+    for file, importer, target in imports():
+        rooms = ROOMS.get(importer, {})
         names = target.split(".")[2:]
         room = pathlib.Path(file).parts[1].removesuffix(".py") if rooms else ""
-        if part(target) == own and names and names[0] in rooms and names[0] != room:
-            yield file, (own, room), (own, names[0]), names[1:]
+        if part(target) == importer and names and names[0] in rooms and names[0] != room:
+            yield file, (importer, room), (importer, names[0]), names[1:]
 
 
 def test_modules_of_packages_with_rooms_are_in_one_and_imports_run_downward_and_through_public_names():
     for package, rooms in ROOMS.items():
         paths = (ROOT / package).iterdir()
-        found = {path.stem for path in paths if path.suffix == ".py" or (path / "__init__.py").exists()}
-        assert found == set(rooms), package
-    for file, (package, own), target, names in imports_between_rooms():
-        assert ROOMS[package][target[1]] < ROOMS[package][own], f"{file} imports from {'/'.join(target)}"
+        names_of_files = {path.stem for path in paths if path.suffix == ".py" or (path / "__init__.py").exists()}
+        assert names_of_files == set(rooms), package
+    for file, (package, importer), target, names in imports_between_rooms():
+        assert ROOMS[package][target[1]] < ROOMS[package][importer], f"{file} imports from {'/'.join(target)}"
         assert not any(name.startswith("_") for name in names), f"{file} imports {'.'.join((*target, *names))}"
 
 
 @pytest.mark.parametrize("room", PLAIN)
 def test_plans_and_reports_import_no_tensorflow(room):
-    """Neither do they by way of what they import from here. The kind of one error is TensorFlow's, and imported late."""
-    waiting, seen = sorted((ROOT / room).glob("*.py")), set()
+    """Nor do the modules of this package that they import. One error class needs TensorFlow, and is imported late."""
+    waiting, checked = sorted((ROOT / room).glob("*.py")), set()
     while waiting:
         file = waiting.pop()
-        if file in seen:
+        if file in checked:
             continue
-        seen.add(file)
+        checked.add(file)
         for node in ast.parse(file.read_text()).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
             module = getattr(node, "module", None) or ""
-            wholes = [f"{module}.{name}" if isinstance(node, ast.ImportFrom) else name for name in names]
-            assert not any(whole.split(".")[0] in ("tensorflow", "keras") for whole in wholes), file
-            for whole in (*wholes, module):
-                path = ROOT.parent / f"{whole.replace('.', '/')}.py"
-                if whole.startswith("tensorflow_ipu.") and path.exists():
+            full_names = [f"{module}.{name}" if isinstance(node, ast.ImportFrom) else name for name in names]
+            assert not any(full_name.split(".")[0] in ("tensorflow", "keras") for full_name in full_names), file
+            for full_name in (*full_names, module):
+                path = ROOT.parent / f"{full_name.replace('.', '/')}.py"
+                if full_name.startswith("tensorflow_ipu.") and path.exists():
                     waiting.append(path)
 
 
@@ -209,7 +209,7 @@ def test_the_library_is_loaded_by_one_module_alone():
     loaders = [
         str(file.relative_to(ROOT))
         for file in sorted(ROOT.rglob("*.py"))
-        # What the process has already is loaded from nowhere.
+        # Modules that the process has already imported are not loaded again.
         if any(
             call in file.read_text().replace("CDLL(None)", "")
             for call in ("load_op_library(", "load_library(", "CDLL(")

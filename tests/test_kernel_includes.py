@@ -1,11 +1,11 @@
-"""The kernels' includes are their architecture, as imports are the package's: they run downward."""
+"""Includes of the kernels follow their architecture: files include only headers of lower folders."""
 
 import pathlib
 import re
 
 KERNELS = pathlib.Path(__file__).parents[1] / "tensorflow_ipu" / "kernels"
 
-# The folders, each above those that it may include.
+# The folders; each may include from the folders after it.
 CORE = ["queues", "collectives", "numerics", "support"]
 LAYERS = [*"control ops lowering precision ffi device replicas feeds host".split(), *CORE]  # noqa: SIM905
 
@@ -18,7 +18,7 @@ def sources():
 
 
 def includes():
-    """(file, its folder, what it includes, the folder of that or None) for each include."""
+    """Yields (file, its folder, included header, folder of the header or None) for each include."""
     for path in sources():
         file = path.relative_to(KERNELS)
         for include in re.findall(r'^#include ["<]([^">]+)[">]', path.read_text(), re.MULTILINE):
@@ -34,7 +34,7 @@ def test_includes_run_downward_and_the_core_needs_abseil_alone():
 
 
 def test_headers_of_the_compiler_are_read_where_programs_are_lowered_alone():
-    """A unit that reads them takes five times as long to compile."""
+    """A unit that includes them takes five times as long to compile."""
     heavy = ("tensorflow/compiler/tf2xla/xla_", "xla/hlo/")
     assert not [(file, name) for file, own, name, _ in includes() if own not in COMPILER and name.startswith(heavy)]
 

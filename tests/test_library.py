@@ -1,4 +1,4 @@
-"""The compiled library: it is loaded once, early enough, for the right build, or says in words why it does not."""
+"""The compiled library is loaded once, early enough and for the right build, or an error says why it is not."""
 
 import ctypes.util
 import hashlib
@@ -15,7 +15,7 @@ from tensorflow_ipu.errors import IpuError, LibraryError
 
 @pytest.fixture
 def build(tmp_path):
-    """A library and the file that its build wrote beside it, for TensorFlow 2.21.0."""
+    """A library for TensorFlow 2.21.0 and the record that its build wrote."""
     library, info = tmp_path / "libtensorflow_ipu.so", tmp_path / "build_info.json"
     library.write_bytes(b"any library")
     record = {
@@ -28,7 +28,7 @@ def build(tmp_path):
 
 
 def test_library_of_the_running_tensorflow_is_taken(build):
-    """`make test-next` built for what pip calls 2.22.0.dev20260905, and 2.22.0-dev20260905 ran and was refused."""
+    """A library for 2.22.0.dev20260905, in the form of pip, was once rejected by the TensorFlow 2.22.0-dev20260905."""
     loader.check_build(*build, "2.21.0")
     record = json.loads(build[1].read_text())
     for built, running in (("2.22.0.dev20260905", "2.22.0-dev20260905"), ("2.22.0rc1", "2.22.0-rc1")):
@@ -46,7 +46,7 @@ def test_library_of_another_tensorflow_is_refused_with_both_ways_out(running, bu
     with pytest.raises(LibraryError, match="was built for TensorFlow `2.21.0`") as info:
         loader.check_build(*build, running)
     fitting = {"2.20.0": "--no-deps tensorflow-ipu==0.1.0.220`", "2.21.1": "--no-deps tensorflow-ipu==0.1.0.221`"}
-    wheel = fitting.get(running, "There are wheels for 2.20 and 2.21 alone")
+    wheel = fitting.get(running, "There are only wheels for 2.20 and 2.21")
     for words in (f"TensorFlow `{running}` runs", wheel, "make build", "`pip install tensorflow-cpu==2.21.0`"):
         assert words in str(info.value)
     assert isinstance(info.value, IpuError)
@@ -60,14 +60,19 @@ def test_library_that_was_never_built_is_refused_with_how_to_build_it(build):
     assert f"`{library}`" in str(error.value)
 
 
-# One that was cut short ended the process by SIGBUS, and one with a block of zeros was imported in silence.
+# A truncated library once ended the process with SIGBUS, and one with a block of zeros was loaded without an error.
 def test_library_that_was_damaged_is_refused_before_it_is_opened(tmp_path):
     library, info = (Path(shutil.copy(path, tmp_path)) for path in (loader.LIBRARY, loader.BUILD_INFO))
     loader.check_build(library, info, tf.__version__)
-    whole = library.read_bytes()
-    for damaged in (whole[: len(whole) // 2], whole[:4096] + bytes(4096) + whole[8192:], whole + b"x", b""):
+    original = library.read_bytes()
+    for damaged in (
+        original[: len(original) // 2],
+        original[:4096] + bytes(4096) + original[8192:],
+        original + b"x",
+        b"",
+    ):
         library.write_bytes(damaged)
-        with pytest.raises(LibraryError, match="cut short, overwritten or exchanged.*`pip install --force-r") as error:
+        with pytest.raises(LibraryError, match="truncated or replaced.*`pip install --force-r") as error:
             loader.check_build(library, info, tf.__version__)
         assert f"`{library}` of {len(damaged)} bytes" in str(error.value)
 
@@ -85,7 +90,7 @@ def test_library_that_does_not_load_or_lacks_a_function_is_refused_in_words(buil
     refused(LibraryError, r"does not load: .*`pip install --force-reinstall", loader._load_ops)
     with pytest.raises(LibraryError, match=r"is not of this version of the package: .*`pip install --force-reinstall"):
         loader._load_native()
-    # A library of an older checkout ended the import with an AttributeError of ctypes.
+    # A library of an older checkout once caused an AttributeError of ctypes.
     monkeypatch.setattr(loader, "LIBRARY", ctypes.util.find_library("m"))
     refused(LibraryError, r"is not of this version of the package: .*undefined symbol: ipu_", loader._load_native)
 
@@ -115,7 +120,7 @@ def test_import_that_comes_too_late_or_with_a_malformed_variable_is_refused_in_w
     assert "ValueError `TENSORFLOW_IPU_DEVICES=99999999` is too high; set it to a number from 1 to 1024" in high
     assert malformed.startswith("ValueError `TENSORFLOW_IPU_DEVICES=many` is not a positive whole number")
     assert late.startswith("LibraryError TensorFlow's runtime started before `import tensorflow_ipu`")
-    assert "Import `tensorflow_ipu` before the first tensor is made" in late
+    assert "Import `tensorflow_ipu` before the first tensor is created" in late
 
 
 def test_import_starts_no_runtime_and_changes_nothing_of_tensorflow(run_script):

@@ -1,4 +1,4 @@
-"""Actions at the end of objects: performed once, and never at the cost of a `KeyboardInterrupt`."""
+"""Actions at the end of objects run once, and never lose a `KeyboardInterrupt`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGE = Path(tensorflow_ipu.__file__ or "").parent
 
 
 class Subject:
-    """Something that can be referenced weakly, and that equals all others of its kind."""
+    """An object that can be referenced weakly and equals all instances of its class."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Subject)
@@ -39,24 +39,24 @@ def test_actions_are_performed_once_after_the_end_of_their_object():
     second.itself = second  # type: ignore[attr-defined]
     del second
     gc.collect()
-    lifetimes.call_later(Subject(), lambda: None)  # Performs what is due, too.
+    lifetimes.call_later(Subject(), lambda: None)  # This also runs actions that are due.
     assert performed[2:] == ["second"]
     lifetimes.call_due()
     assert len(performed) == 3
 
 
 def test_a_c_function_is_called_with_its_number_as_the_object_ends():
-    # The C library's random numbers begin anew with each call of `srand`.
+    # Each call of `srand` restarts the random numbers of the C library.
     library: Any = ctypes.CDLL(None)
     library.srand.argtypes, library.srand.restype = [ctypes.c_int64], None
     library.srand(7)
-    wanted = [library.rand() for _ in range(3)]
+    expected = [library.rand() for _ in range(3)]
     library.srand(8)
     subject = Subject()
     lifetimes.call_native(subject, library.srand, 7)
-    assert library.rand() != wanted[0]
+    assert library.rand() != expected[0]
     del subject
-    assert [library.rand() for _ in range(3)] == wanted
+    assert [library.rand() for _ in range(3)] == expected
 
 
 def test_an_interrupt_in_an_action_reaches_the_caller_and_leaves_the_other_actions_due():
@@ -81,21 +81,21 @@ def test_weak_objects_are_there_while_others_keep_them_and_are_told_apart_by_ide
     objects.add(first)
     assert (first in objects, second in objects) == (True, False)
     objects.add(second)
-    assert [each is wanted for each, wanted in zip(objects, (first, second), strict=True)] == [True, True]
+    assert [actual is expected for actual, expected in zip(objects, (first, second), strict=True)] == [True, True]
     del first
     assert len(list(objects)) == 1
     assert second in objects
 
 
-# These run no code of Python on the main thread while it lives: the stack of scopes ends with its thread, and the
-# callback is a method that is written in C.
+# These finalizers run no Python code on the main thread while it lives: the stack of scopes ends with its thread, and
+# the callback is a method written in C.
 NO_FINALIZERS = [
     "embedded_runtime.py: weakref.ref(context, self._end_of_context.put)",
     "ipu_strategy.py: _EnteredScopes.__del__",
 ]
 
 
-# What went wrong: Ctrl-C in a finalizer was printed and lost, and `fit` ran on to its last epoch.
+# A Ctrl-C in a finalizer was once printed and lost, and `fit` continued to its last epoch.
 def test_the_package_has_no_finalizer_in_python():
     offenders = []
     for path in PACKAGE.rglob("*.py"):
@@ -104,7 +104,7 @@ def test_the_package_has_no_finalizer_in_python():
             if name in ("finalize", "WeakKeyDictionary", "WeakValueDictionary", "WeakSet"):
                 offenders.append(f"{path.name}: {name}")
             if isinstance(node, ast.ClassDef):
-                methods = [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
+                methods = [member.name for member in node.body if isinstance(member, ast.FunctionDef)]
                 offenders += [f"{path.name}: {name}.__del__"] * methods.count("__del__")
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "weakref.ref" and len(node.args) > 1:
                 offenders.append(f"{path.name}: {ast.unparse(node)}")

@@ -1,4 +1,4 @@
-"""Metrics count what happened, and say why a function was traced."""
+"""Metrics count events, and report why a function was traced."""
 
 import gc
 import json
@@ -21,19 +21,19 @@ def cleared():
 
 
 def value(name):
-    found = ipu.counter_value(name)
-    assert found is not None, name
-    return found
+    counted = ipu.counter_value(name)
+    assert counted is not None, name
+    return counted
 
 
 def count(name):
-    found = ipu.metric_data(name)
-    assert found is not None, name
-    return found[0]
+    data = ipu.metric_data(name)
+    assert data is not None, name
+    return data[0]
 
 
 def run_fed(strategy):
-    """Runs a program of two replicas for 3 and for 5 steps, and looks at its queues, which go at the end."""
+    """Runs a program on two replicas for 3 and for 5 steps, and checks the metrics of its queues before their end."""
     elements = tf.data.Dataset.range(100).map(lambda i: tf.fill([4], tf.cast(i, tf.float32)))
     infeed, outfeed = ipu.IPUInfeedQueue(elements), ipu.IPUOutfeedQueue()
     infeed.initializer  # noqa: B018  (The property starts it.)
@@ -57,11 +57,11 @@ def run_fed(strategy):
 
 def test_a_fed_program_on_replicas_is_counted(replicas):
     gc.collect()
-    others = set(ipu.counter_names())  # With those of queues that another test's traceback or cycle may still hold.
+    earlier = set(ipu.counter_names())  # Tracebacks or cycles of other tests may still hold queues.
     run_fed(replicas(2))
     gc.collect()
-    # What queues that are gone have carried stays counted.
-    assert not [name for name in set(ipu.counter_names()) - others if ":" in name]
+    # The elements of deleted queues stay counted.
+    assert not [name for name in set(ipu.counter_names()) - earlier if ":" in name]
     assert (count("RunTime"), count("TraceTime"), count("CompileTime")) == (2, 1, 1)
     assert (value("InfeedElements"), value("InfeedBytes")) == (16, 16 * 16)
     assert (value("OutfeedElements"), value("OutfeedBytes")) == (16, 16 * 32)
@@ -82,7 +82,7 @@ def test_a_fed_program_on_replicas_is_counted(replicas):
 
 def test_waits_for_data_are_timed(strategy):
     given_up = threading.Event()
-    numbers = []  # The queue itself must not be held by its own dataset.
+    numbers = []  # The dataset of the queue must not reference the queue.
 
     def element():
         deadline = time.monotonic() + 60

@@ -1,4 +1,4 @@
-"""Cells of a real kernel: scopes, interrupts, what programs print; and the notebooks of the examples."""
+"""Cells in a real kernel: scopes, interrupts and the output of programs; and the notebooks of the examples."""
 
 import gc
 import os
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MAKE = runpy.run_path(str(ROOT / "build_tools" / "notebooks.py"))
 SCRIPTS = sorted(MAKE["SCRIPTS"].glob("*.py"))
 
-# Sends Ctrl-C once a program runs, until it has ended: a signal that comes before is not the program's.
+# `interrupted` sends Ctrl-C each second while a program runs; an earlier signal would not interrupt the program.
 SETUP = """
 import os, signal, threading, time
 import keras, numpy as np, tensorflow as tf
@@ -37,7 +37,7 @@ def take(iterator):
     return next(iterator)
 
 def waiting(*values):
-    "An iterator whose dataset has these, and then waits."
+    "Returns an iterator over a dataset that has these values and then blocks."
     global queue
     queue = tf.queue.FIFOQueue(9, [tf.int32], [[]])
     queue.enqueue_many([list(values)])
@@ -59,7 +59,7 @@ def interrupted(run):
         thread.join()
         queue.close(cancel_pending_enqueues=True)
 """
-# A cell, and what stands below it.
+# The source of each cell, and the text below it.
 CELLS = (
     (SETUP, ""),
     ("strategy.scope().__enter__();", ""),
@@ -91,7 +91,7 @@ CELLS = (
     ("iterator = waiting(7)\nprint(int(strategy.run(take, [iterator])))", "7"),
     ("interrupted(lambda: strategy.run(take, [iterator]))", "KeyboardInterrupt"),
     ("print(float(strategy.run(program, [tf.constant(3.0)])))", "a tensor: 3 twice 6 3.0"),
-    # The kernel's own handler only told the event loop, which stood still, and the cell waited for ever.
+    # The handler of the kernel only notifies the event loop, which was blocked, so the cell once waited forever.
     (
         "await __import__('asyncio').sleep(0)\niterator = waiting()\ninterrupted(lambda: strategy.run(take, [iterator]))",
         "KeyboardInterrupt",
@@ -101,32 +101,32 @@ CELLS = (
 
 
 def below(cell):
-    """What stands below a cell, in one line."""
+    """Returns the output below a cell as one line."""
     texts = [output.get("ename") or output.get("text", "") for output in cell.outputs if output.get("name") != "stderr"]
     return " ".join(re.sub(r"\x1b\[[\d;]*m", "", "".join(texts)).split())
 
 
 @pytest.fixture
 def run_cells(monkeypatch, tmp_path):
-    """Runs cells in one kernel, from an empty folder; gives what stands below each."""
+    """`run_cells(*cells)` runs cells in one kernel, in an empty folder, and returns the output below each cell."""
     for name in ("TF_CPP_MIN_LOG_LEVEL", "TENSORFLOW_IPU_PROGRESS", "PATH", *MAKE["FOLDERS"]):
-        monkeypatch.setenv(name, os.environ.get(name, ""))  # What is set meanwhile is put back.
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # `monkeypatch` restores the variables after the test.
     monkeypatch.chdir(tmp_path)
 
     def run(*cells):
-        made = [nbformat.v4.new_code_cell(cell) for cell in cells]
-        for cell in made:
+        code_cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+        for cell in code_cells:
             cell.metadata["tags"] = ["raises-exception"]
-        MAKE["run"](nbformat.v4.new_notebook(cells=made))
-        return [below(cell) for cell in made]
+        MAKE["run"](nbformat.v4.new_notebook(cells=code_cells))
+        return [below(cell) for cell in code_cells]
 
     return run
 
 
-# Scopes are in a task of each cell's own, with a copy of the context of the kernel.
+# Each cell runs in a task of its own, with a copy of the kernel's context.
 def test_cells_share_scopes_show_what_programs_print_and_end_on_interrupts(run_cells):
-    found = run_cells(*(textwrap.dedent(source).strip() for source, _ in CELLS))
-    for (source, expected), text in zip(CELLS, found, strict=True):
+    texts = run_cells(*(textwrap.dedent(source).strip() for source, _ in CELLS))
+    for (source, expected), text in zip(CELLS, texts, strict=True):
         assert re.fullmatch(expected, text), f"{source}\nshows: {text}"
 
 
@@ -134,24 +134,24 @@ FRESH = "%reset -f\nimport keras, tensorflow_ipu as ipu\nipu.config.reset_ipu_co
 
 
 def test_the_notebooks_of_the_examples_run(run_cells):
-    """In one kernel, to import TensorFlow once; `make notebooks` has one for each."""
+    """All notebooks run in one kernel, which imports TensorFlow once; `make notebooks` uses a kernel for each."""
     cells = []
     for script in SCRIPTS:
         cells += [FRESH, *(cell.source for cell in MAKE["notebook_of"](script).cells if cell.cell_type == "code")]
-    found = run_cells(*cells)
+    texts = run_cells(*cells)
     assert [
-        (cell, text) for cell, text in zip(cells, found, strict=True) if re.search(r"(Error|Exception)$", text)
+        (cell, text) for cell, text in zip(cells, texts, strict=True) if re.search(r"(Error|Exception)$", text)
     ] == []
-    assert "y = 3.00 x + 1.00, loss 0.0000" in found
+    assert "y = 3.00 x + 1.00, loss 0.0000" in texts
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_a_notebook_is_of_its_script_was_run_and_tells_nothing_of_the_machine(script):
     text = script.with_suffix(".ipynb").read_text()
-    notebook, made = nbformat.reads(text, as_version=4), MAKE["notebook_of"](script)
+    notebook, generated = nbformat.reads(text, as_version=4), MAKE["notebook_of"](script)
     remedy = f"`make notebooks` makes {script.stem}.ipynb anew"
     assert [(cell.cell_type, cell.source) for cell in notebook.cells] == [
-        (cell.cell_type, cell.source) for cell in made.cells
+        (cell.cell_type, cell.source) for cell in generated.cells
     ], remedy
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), remedy
@@ -165,7 +165,7 @@ def test_there_are_notebooks():
     assert [script.stem for script in SCRIPTS] == ["first_program", "keras_to_pipeline", "port_a_script", "will_it_fit"]
 
 
-# What Keras and TensorFlow keep for each program that is compiled is theirs: see `docs/notebooks.md`.
+# Keras and TensorFlow keep some objects for each compiled program: see `docs/notebooks.md`.
 def test_a_cell_that_is_run_again_leaves_no_object_and_no_thread(configure):
     x, y = np.ones((8, 2), np.float32), np.ones((8, 1), np.float32)
 
@@ -190,15 +190,17 @@ def test_a_cell_that_is_run_again_leaves_no_object_and_no_thread(configure):
     def alive():
         gc.collect()
         lifetimes.call_due()
-        kinds = Counter(type(each) for each in gc.get_objects())
-        ours = {kind: count for kind, count in kinds.items() if kind.__module__.startswith(("tensorflow_ipu", "keras"))}
-        return ours | {kind: kinds[kind] for kind in (tf.Graph, FuncGraph, type(tf.constant(0)))}
+        kinds = Counter(type(item) for item in gc.get_objects())
+        counts = {
+            kind: count for kind, count in kinds.items() if kind.__module__.startswith(("tensorflow_ipu", "keras"))
+        }
+        return counts | {kind: kinds[kind] for kind in (tf.Graph, FuncGraph, type(tf.constant(0)))}
 
     cell(32)
     cell(64)
-    before, threads = alive(), threading.active_count()
+    earlier, threads = alive(), threading.active_count()
     for tiles in (32, 64, 32, 64, 32):
         cell(tiles)
-    grown = {kind.__name__: count - before.get(kind, 0) for kind, count in alive().items()}
+    grown = {kind.__name__: count - earlier.get(kind, 0) for kind, count in alive().items()}
     assert {name: count for name, count in grown.items() if count >= 5 and name != "Trace"} == {}
     assert threading.active_count() <= threads

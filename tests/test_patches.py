@@ -1,4 +1,4 @@
-"""What of TensorFlow and Keras is replaced: when, by what, and that it is put back."""
+"""Replaced functions of TensorFlow and Keras: when they are replaced, by which function, and that they are restored."""
 
 import copy
 import gc
@@ -32,21 +32,21 @@ def test_what_lasts_as_long_as_a_trace_is_put_back_after_it():
     if environment.uses_keras_2():
         of_other_keras = {patches.KERAS_MOMENTS, patches.KERAS_SEEDS, patches.KERAS_RECURRENT}
     rows = {patch for patch in patches.TABLE if patch.lasts is Lifetime.TRACE} - of_other_keras
-    seen = []
+    applied = []
 
     @tf.function(jit_compile=True)
     def program():
-        seen.append([patch.is_applied for patch in rows])
+        applied.append([patch.is_applied for patch in rows])
         return tf.constant(1.0)
 
     ipu.IPUStrategy().run(program)
-    assert seen
-    assert all(map(all, seen))
+    assert applied
+    assert all(map(all, applied))
     assert not any(patch.is_applied for patch in rows)
 
 
 class Holder:
-    """Something of others."""
+    """A class of another package."""
 
     kept = []  # noqa: RUF012
 
@@ -62,14 +62,14 @@ def method(monkeypatch):
     return Patch("patched_module:Holder.method", why="a test", lasts=Lifetime.SCOPE, until="its end")
 
 
-def ours(plain):
-    return lambda self: f"ours of {plain(self)}"
+def replacement(original):
+    return lambda self: f"ours of {original(self)}"
 
 
 def test_blocks_may_overlap_and_fail(method):
     def work():
-        with method.applied(ours):
-            with method.applied(ours):
+        with method.applied(replacement):
+            with method.applied(replacement):
                 assert Holder().method() == "ours of plain"
             assert Holder().method() == "ours of plain"
             raise KeyError
@@ -80,57 +80,57 @@ def test_blocks_may_overlap_and_fail(method):
 
 
 def test_it_is_put_back_when_the_last_object_goes(method):
-    one, other = tf.Module(), tf.Module()
-    method.apply_while(one, ours)
-    method.apply_while(other, ours)
-    method.apply_while(other, ours)
-    del one
+    first, second = tf.Module(), tf.Module()
+    method.apply_while(first, replacement)
+    method.apply_while(second, replacement)
+    method.apply_while(second, replacement)
+    del first
     gc.collect()
     assert method.is_applied
     assert Holder().method() == "ours of plain"
-    del other
+    del second
     gc.collect()
     assert not method.is_applied
     assert Holder().method() == "plain"
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
 def test_copies_of_an_object_hold_what_is_replaced_by_themselves(method, copied):
-    one = tf.Module()
-    method.apply_while(one, ours)
-    other = copied(one)
-    method.apply_while(other, ours)
-    del one
+    module = tf.Module()
+    method.apply_while(module, replacement)
+    copy_of_module = copied(module)
+    method.apply_while(copy_of_module, replacement)
+    del module
     gc.collect()
     assert method.is_applied
-    del other
+    del copy_of_module
     gc.collect()
     assert not method.is_applied
 
 
 def test_what_somebody_else_put_there_meanwhile_stays(method, monkeypatch):
-    monkeypatch.setattr(Holder, "method", Holder.method)  # Puts it back after the test.
-    with method.applied(ours):
+    monkeypatch.setattr(Holder, "method", Holder.method)  # `monkeypatch` restores the method after the test.
+    with method.applied(replacement):
         monkeypatch.setattr(Holder, "method", lambda _: "theirs")
     assert Holder().method() == "theirs"
 
 
 def test_a_hook_is_called_for_as_long_as_it_is_wanted(method):
-    del method  # It has made the module.
+    del method  # The fixture has created the module.
     hook = Hook("patched_module:Holder.kept", why="a test", lasts=Lifetime.OBJECT, until="its end")
-    seen = []
+    calls = []
     for value in (1, 2):
-        with hook.applied(seen.append):
+        with hook.applied(calls.append):
             [function] = Holder.kept
             function(value)
         function(-value)
-    assert seen == [1, 2]
+    assert calls == [1, 2]
     Holder.kept.clear()
 
 
 def test_changes_are_taken_back_with_the_rows_that_were_applied(method):
     changes = Changes()
-    changes.apply(method, ours)
+    changes.apply(method, replacement)
     changes.put(Holder, "more", 1)
     assert Holder().method() == "ours of plain"
     assert Holder.more == 1  # pyright: ignore[reportAttributeAccessIssue]

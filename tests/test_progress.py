@@ -1,4 +1,4 @@
-"""Long work says how far it is where somebody looks, and nowhere else."""
+"""Long work reports its progress on terminals and in notebooks only."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ from tensorflow_ipu._base import environment, progress
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    """Work is long from its beginning on, and no time passes."""
+    """Makes all work count as long from its start, with a clock that stands still."""
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(progress, "AFTER_SECONDS", 0.0)
     monkeypatch.delenv("TENSORFLOW_IPU_PROGRESS", raising=False)
@@ -25,21 +25,21 @@ def at_once(monkeypatch):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """`terminal(words)` returns what the terminal of errors has got, once these words are in it."""
-    ours, theirs = os.openpty()
+    """`terminal(text)` waits until stderr, a terminal, has received `text`, and returns its whole content."""
+    reader, writer = os.openpty()
     got = bytearray()
 
-    def until(words):
-        while words not in got.decode():
-            assert select.select([ours], [], [], 60)[0], got.decode()
-            got.extend(os.read(ours, 4096))
+    def until(text):
+        while text not in got.decode():
+            assert select.select([reader], [], [], 60)[0], got.decode()
+            got.extend(os.read(reader, 4096))
         return got.decode()
 
-    with os.fdopen(theirs, "w") as stream:
-        # By this name: pytest exchanges `sys.stderr` between the making of fixtures and the test.
+    with os.fdopen(writer, "w") as stream:
+        # `sys` of the module is replaced, because pytest replaces `sys.stderr` itself between fixtures and the test.
         monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=stream))
         yield until
-    os.close(ours)
+    os.close(reader)
 
 
 def test_a_terminals_line_is_written_over_and_vanishes(terminal):
@@ -52,22 +52,22 @@ def test_a_terminals_line_is_written_over_and_vanishes(terminal):
     assert terminal("\r                  \r").endswith(" \r")
     with pytest.raises(pytest.fail.Exception), progress.of("stopped"):
         pytest.fail(terminal("stopped"))
-    assert not [each for each in threading.enumerate() if each.name == "ipu-progress"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "ipu-progress"]
 
 
 def test_a_notebook_keeps_the_last_line_and_a_pipe_gets_none_unasked(monkeypatch):
     cell = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
-    for stream, asked, expected in (
+    for stream, setting, expected in (
         (cell(), "", "\rwork, 0 s\rwork, 0 s\n"),
         (cell(), "0", ""),
         (io.StringIO(), "", ""),
         (io.StringIO(), "1", "work, 0 s\n"),
     ):
         monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=stream))
-        monkeypatch.setenv("TENSORFLOW_IPU_PROGRESS", asked)
-        told = threading.Event()
-        with progress.of("work", until=lambda _, told=told: told.set()):
-            assert not expected or told.wait(60)
+        monkeypatch.setenv("TENSORFLOW_IPU_PROGRESS", setting)
+        was_shown = threading.Event()
+        with progress.of("work", until=lambda _, was_shown=was_shown: was_shown.set()):
+            assert not expected or was_shown.wait(60)
         assert stream.getvalue() == expected
 
 
@@ -78,12 +78,12 @@ def test_only_the_first_run_of_a_program_says_that_it_is_compiled(monkeypatch, t
             x = tf.nn.softmax(tf.matmul(x, x))
         return x
 
-    strategy, told = ipu.IPUStrategy(), []
+    strategy, calls = ipu.IPUStrategy(), []
     begun = progress.of
-    monkeypatch.setattr(progress, "of", lambda *args, **kwargs: told.append(args) or begun(*args, **kwargs))
+    monkeypatch.setattr(progress, "of", lambda *args, **kwargs: calls.append(args) or begun(*args, **kwargs))
     for _ in range(3):
         strategy.run(train, [tf.eye(8)])
-    assert told == [("tracing `train`",), ("compiling `train`",)]
+    assert calls == [("tracing `train`",), ("compiling `train`",)]
     shown = terminal("compiling `train`, 0 s")
     assert "tracing `train`, 0 s" in shown
 
@@ -92,10 +92,10 @@ def test_the_first_batch_of_a_pipeline_says_what_is_built_and_traced_and_counts_
     done, begun = [], progress.of
 
     @contextlib.contextmanager
-    def noted(words, total=None, until=None):
-        with begun(words, total, until) as work:
+    def noted(text, total=None, until=None):
+        with begun(text, total, until) as work:
             yield work
-        done.append((words, work.done, total))
+        done.append((text, work.done, total))
 
     monkeypatch.setattr(progress, "of", noted)
     config = ipu.IPUConfig()
@@ -114,7 +114,7 @@ def test_the_first_batch_of_a_pipeline_says_what_is_built_and_traced_and_counts_
         ("tracing `train model`", 0, None),
         ("compiling `train model`", 0, None),
     ]
-    built = done.index(expected[0])  # Keras 2 does not build a model by itself.
+    built = done.index(expected[0])  # Keras 2 does not build the model before `fit`.
     assert done[built:] == expected
     assert done[:built] in ([], [("building `model`", 0, None)])
 

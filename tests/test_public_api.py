@@ -1,4 +1,4 @@
-"""The public names, held against a list: a name that comes or goes does so on purpose."""
+"""The public names equal a list, so that names are added or removed only on purpose."""
 
 import importlib
 import inspect
@@ -74,7 +74,7 @@ PUBLIC = {
     "tensorflow_ipu.strategy": "IPUStrategy IPUStrategyV1 report",
 }
 
-# Held by the tests of their own folders, since they grow for now; or for the package alone.
+# Tests of their own folders check these modules, or they are only for the package.
 ELSEWHERE = {
     "tensorflow_ipu.cli",
     "tensorflow_ipu.hosts",
@@ -83,8 +83,8 @@ ELSEWHERE = {
     "tensorflow_ipu.analysis",
 }
 
-# Arguments of our own beside those of the original, which the compatibility layer's contract holds.
-OWN = {
+# Additional arguments of this package; the contract of the compatibility layer checks those of the original.
+OWN_ARGUMENTS = {
     ipu.IPUStrategy: "enable_keras_extensions=True, *, host_kernels=None)",
     ipu.IPUStrategy.prepare: "(self, fn, args=(), kwargs=None)",
     ipu.IPUInfeedQueue: "optimise_latency=False, *, replica_groups=None, **kwargs)",
@@ -100,16 +100,18 @@ def test_public_names_are_those_of_the_list_and_are_there(package):
 
 def test_every_public_module_has_its_list_and_arguments_of_our_own_their_defaults():
     assert dir(ipu) == ipu.__all__
-    modules = {f"tensorflow_ipu.{one.name}" for one in pkgutil.iter_modules(ipu.__path__) if one.name[0] != "_"}
+    modules = {
+        f"tensorflow_ipu.{module.name}" for module in pkgutil.iter_modules(ipu.__path__) if module.name[0] != "_"
+    }
     assert modules - ELSEWHERE == PUBLIC.keys() - {"tensorflow_ipu"}
-    for value, expected in OWN.items():
+    for value, expected in OWN_ARGUMENTS.items():
         parameters = inspect.signature(value).parameters.values()
         bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
         assert str(inspect.Signature(bare)).endswith(expected)
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         (
             "custom_ops",
@@ -120,12 +122,12 @@ def test_every_public_module_has_its_list_and_arguments_of_our_own_their_default
         ("nothing", "has no attribute `nothing`$"),
     ],
 )
-def test_a_module_of_the_original_that_is_looked_for_is_told(name, words, refused):
-    refused(AttributeError, words, getattr, ipu, name)
+def test_error_of_a_module_of_the_original_names_its_place(name, message, refused):
+    refused(AttributeError, message, getattr, ipu, name)
 
 
 def undocumented(module):
-    """The classes, methods and functions of a public module that are made here and have no docstring."""
+    """Returns the classes, methods and functions of a public module that are defined here and have no docstring."""
     for name in module.__all__:
         value = getattr(module, name)
         if not getattr(value, "__module__", "").startswith("tensorflow_ipu") or not callable(value):

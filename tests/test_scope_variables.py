@@ -1,4 +1,4 @@
-"""Variables of a strategy: where they live, when they are made, and what keeps them."""
+"""Variables of a strategy: their devices, their creation, their initial values, and their checkpoints."""
 
 from __future__ import annotations
 
@@ -36,40 +36,43 @@ def test_variables_of_any_type_aggregation_and_synchronization_live_on_the_devic
     pairs = list(itertools.product(tf.VariableAggregation, synchronizations))
     with strategy.scope():
         typed = [tf.Variable(tf.cast([0, 1], dtype)) for dtype in kinds]
-        others = [tf.Variable(1.0, aggregation=one, synchronization=two, trainable=False) for one, two in pairs]
+        combined = [
+            tf.Variable(1.0, aggregation=aggregation, synchronization=synchronization, trainable=False)
+            for aggregation, synchronization in pairs
+        ]
 
     @tf.function(jit_compile=True)
     def program():
         for variable in typed:
             variable.assign(tf.reverse(variable, [0]))
-        for variable in others:
+        for variable in combined:
             variable.assign_add(2.0)
 
     strategy.run(program)
     for variable, dtype in zip(typed, kinds, strict=True):
         assert (variable.device, variable.dtype) == (IPU, dtype)
         np.testing.assert_array_equal(tf.cast(variable, tf.int32), [1, 0])
-    for variable, (aggregation, _) in zip(others, pairs, strict=True):
+    for variable, (aggregation, _) in zip(combined, pairs, strict=True):
         assert variable.aggregation == aggregation
         assert variable.numpy() == strategy.extended.read_var(variable).numpy() == 3
 
 
 def test_initial_value_that_xla_cannot_compute_serves_a_variable_made_in_a_program(strategy):
-    made = []
+    variables = []
 
     @tf.function(jit_compile=True)
     def program():
-        if not made:
+        if not variables:
             text = "1 2 3"
-            made.append(tf.Variable(lambda: tf.strings.to_number(tf.strings.split([text]).values)))
-        return made[0].assign_add([1.0, 1.0, 1.0])
+            variables.append(tf.Variable(lambda: tf.strings.to_number(tf.strings.split([text]).values)))
+        return variables[0].assign_add([1.0, 1.0, 1.0])
 
     assert [strategy.run(program).numpy().tolist() for _ in range(2)] == [[2, 3, 4], [3, 4, 5]]
-    assert made[0].device == IPU
-    assert len(made) == 1
+    assert variables[0].device == IPU
+    assert len(variables) == 1
 
 
-# They were a program's random numbers, for which TensorFlow has an `UnliftableError`.
+# The values were once random numbers of the program, for which TensorFlow raised `UnliftableError`.
 @pytest.mark.parametrize(
     "make",
     [
@@ -82,20 +85,20 @@ def test_initial_value_that_xla_cannot_compute_serves_a_variable_made_in_a_progr
 )
 def test_initial_value_that_the_first_call_draws_is_plain_tensorflows(make, strategy):
     def program():
-        made = []
+        layers = []
 
         def first_call():
-            if not made:
-                tf.random.uniform([])  # Not the first that is drawn.
-                made.append(make())
-            return made[0](tf.ones([1, 3])) if callable(made[0]) else tf.identity(made[0])
+            if not layers:
+                tf.random.uniform([])  # Another random operation comes first.
+                layers.append(make())
+            return layers[0](tf.ones([1, 3])) if callable(layers[0]) else tf.identity(layers[0])
 
         keras.utils.set_random_seed(3)
         return tf.function(first_call, autograph=False)
 
-    plain = program()()
+    on_host = program()()
     with strategy.scope():
-        np.testing.assert_allclose(strategy.run(program()), plain, rtol=1e-5)
+        np.testing.assert_allclose(strategy.run(program()), on_host, rtol=1e-5)
 
 
 def test_variable_made_in_the_first_call_keeps_its_value(strategy):
@@ -109,24 +112,24 @@ def test_variable_made_in_the_first_call_keeps_its_value(strategy):
             return self.count.assign_add(step)
 
     for i, counter in enumerate((Counter(), Counter()), 1):
-        found = [int(strategy.run(counter.__call__, (tf.constant(i),))) for _ in range(3)]
-        assert found == [10 + i * step for step in (1, 2, 3)]
-        np.testing.assert_array_equal(counter.count, found[-1])
+        counts = [int(strategy.run(counter.__call__, (tf.constant(i),))) for _ in range(3)]
+        assert counts == [10 + i * step for step in (1, 2, 3)]
+        np.testing.assert_array_equal(counter.count, counts[-1])
 
 
 def test_variable_made_in_a_later_call_is_refused(strategy, refused):
-    made = []
+    variables = []
 
     @tf.function
     def program(make):
         if make:
-            made.append(tf.Variable(1.0))
+            variables.append(tf.Variable(1.0))
         return tf.constant(1.0)
 
     with pytest.raises(ValueError, match="(?i)variables? .*first call"):
-        strategy.run(tf.function(lambda: made.append(tf.Variable(1.0)) or made[-1] + 1))
+        strategy.run(tf.function(lambda: variables.append(tf.Variable(1.0)) or variables[-1] + 1))
     strategy.run(program, (False,))
-    # The check compared a list with itself, and the program failed for want of an initial value.
+    # The check once compared a list with itself, and the program failed because of a missing initial value.
     refused(ValueError, "made variables on a call that is not its first", strategy.run, program, (True,))
 
 
@@ -143,7 +146,7 @@ def test_variable_is_known_to_be_of_the_scope_and_where_another_one_is(strategy)
             pass
     created = strategy.extended.variable_created_in_scope
     assert created(inside)
-    # It was said to be of every scope.
+    # Each variable was once reported to be of each scope.
     assert not created(outside)
     assert not ipu.IPUStrategy().extended.variable_created_in_scope(inside)
 

@@ -1,4 +1,4 @@
-"""Scopes place operations, and write down what they ask of the machine where it can be read."""
+"""Scopes place operations, and record options for the machine as attributes of operations."""
 
 import contextlib
 
@@ -40,9 +40,9 @@ def test_ipu_shard_is_recorded_on_the_operations_inside(index, recorded):
             x = tf.matmul(x, x)
         return tf.matmul(x, x)
 
-    inside, after = _matmuls(function)
+    inside, outside = _matmuls(function)
     assert inside.get_attr(scopes.SHARD_ATTRIBUTE) == recorded
-    assert scopes.SHARD_ATTRIBUTE not in after.node_def.attr
+    assert scopes.SHARD_ATTRIBUTE not in outside.node_def.attr
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,18 @@ def test_ipu_shard_is_recorded_on_the_operations_inside(index, recorded):
             (scopes.ipu_scope, (name,), ValueError, "`device`")
             for name in ("/device:CPU:0", "nonsense:x:y", "", None, 3)
         ),
-        *((scopes.ipu_shard, (at,), ValueError, "`index`") for at in (-2, 65536, [0, 2**31], [-1, 0], [])),
-        *((scopes.ipu_shard, (at,), TypeError, "`index`") for at in (1.0, [0, "1"], True)),
+        *((scopes.ipu_shard, (index,), ValueError, "`index`") for index in (-2, 65536, [0, 2**31], [-1, 0], [])),
+        *((scopes.ipu_shard, (index,), TypeError, "`index`") for index in (1.0, [0, "1"], True)),
         *(
             (scopes.frontend_attribute, arguments, TypeError, "must be a string")
             for arguments in ((1, "x"), ("x", None), ("x", "y", 3))
         ),
         (scopes.frontend_attribute, ("ipu_partials_type", "int8"), ValueError, "the type of partial sums"),
         (scopes.stochastic_rounding, (1,), TypeError, "`override`"),
-        *((scopes.partials_type, (one,), ValueError, "float16") for one in (tf.int32, tf.bfloat16, "nonsense", None)),
+        *(
+            (scopes.partials_type, (dtype,), ValueError, "float16")
+            for dtype in (tf.int32, tf.bfloat16, "nonsense", None)
+        ),
         (scopes.poplar_options, ({"availableMemoryProportion": "2"},), ValueError, "the share of an IPU's memory"),
         (scopes.poplar_options, ({"partialsType": "double"},), ValueError, "the type of partial sums"),
         (scopes.poplar_options, ({"partialsType": 1},), TypeError, "`options` must be a dictionary"),
@@ -87,8 +90,8 @@ def test_frontend_attribute_goes_back_to_what_was_before():
         return tf.matmul(x, x)
 
     values = [operation.node_def.attr["_XlaFrontendAttributes"].s for operation in _matmuls(function)]
-    words = [b"inner", b"outer", b"", b"kept"]
-    assert [word in value for word, value in zip(words, values, strict=True)] == [True] * 4
+    expected = [b"inner", b"outer", b"", b"kept"]
+    assert [word in value for word, value in zip(expected, values, strict=True)] == [True] * 4
     assert values[2] == b""
 
 
@@ -120,8 +123,8 @@ def test_what_scopes_say_reaches_the_instructions(make, recorded):
             return tf.matmul(x, x)
 
     (line,) = [line for line in _instructions(body).splitlines() if " dot(" in line]
-    for said in recorded.split(","):
-        assert said in line
+    for attribute in recorded.split(","):
+        assert attribute in line
 
 
 def test_outside_compilation_scope_is_refused_where_no_program_for_an_ipu_is(refused):
@@ -147,10 +150,10 @@ def test_layer_with_an_outside_compilation_scope_tells_keras_its_shapes_before_i
 
 
 def test_code_knows_whether_it_makes_a_program(strategy):
-    found = []
+    answers = []
 
     def look():
-        found.append(scopes.is_on_ipu())
+        answers.append(scopes.is_on_ipu())
 
     @tf.function
     def program():
@@ -161,7 +164,7 @@ def test_code_knows_whether_it_makes_a_program(strategy):
     look()
     strategy.run(program)
     tf.function(look)()
-    assert found == [False, True, False, False]
+    assert answers == [False, True, False, False]
 
 
 @pytest.mark.parametrize("by_tape", [True, False])
@@ -180,6 +183,10 @@ def test_gradients_sum_as_the_products_that_they_are_gradients_of(by_tape):
 
     products = [line for line in _instructions(gradients).splitlines() if " dot(" in line]
     assert len(products) == 9
-    for said, count in (('ipu_partials_type="half"', 3), ('ipu_partials_type="float"', 3), ("ipu_partials_type", 6)):
-        assert len([line for line in products if said in line]) == count
+    for attribute, count in (
+        ('ipu_partials_type="half"', 3),
+        ('ipu_partials_type="float"', 3),
+        ("ipu_partials_type", 6),
+    ):
+        assert len([line for line in products if attribute in line]) == count
     assert all('ipu_stochastic_rounding="off"' in line for line in products if '"half"' in line)

@@ -1,4 +1,4 @@
-"""Which shards operations are on, and that gradients are where their operations are."""
+"""Operations have the shards of their scopes, and gradients have the shards of their operations."""
 
 import numpy as np
 import pytest
@@ -10,19 +10,19 @@ from tensorflow_ipu.scopes import ipu_shard
 
 @pytest.fixture(params=[True, False], ids=["tape", "graph"])
 def trace(request):
-    """Traces `body(x, gradients)` with a matrix `x`, and gives what it returns; gradients by `tf.gradients`, or a tape."""
+    """`trace(body)` traces `body(x, gradients)` with a matrix `x` and returns its result."""
 
     def run(body):
-        found = []
+        results = []
 
         @tf.function
         def function(x):
             with tf.GradientTape(persistent=True) as tape:
                 tape.watch(x)
-                found.append(body(x, tape.gradient if request.param else tf.gradients))
+                results.append(body(x, tape.gradient if request.param else tf.gradients))
 
         function.get_concrete_function(tf.TensorSpec([4, 4]))
-        return found[0]
+        return results[0]
 
     return run
 
@@ -39,7 +39,7 @@ def test_gradients_are_on_the_shards_of_their_operations(trace):
         of_y, of_right = gradients(loss, [y, right])
         return [left, right, of_y, of_right]
 
-    assert [sharding.get_sharding(each) for each in trace(body)] == [[0], [1, 2], [1, 2], [3]]
+    assert [sharding.get_sharding(tensor) for tensor in trace(body)] == [[0], [1, 2], [1, 2], [3]]
 
 
 def test_gradient_of_what_is_on_no_shard_is_on_none(trace):
@@ -60,7 +60,7 @@ def test_shard_of_the_operation_goes_before_the_scope_around_the_gradient_and_se
             (first,) = gradients(loss, [x])
         return [first, *gradients(first, [x])]
 
-    assert [sharding.get_sharding(each) for each in trace(body)] == [[1], [1]]
+    assert [sharding.get_sharding(tensor) for tensor in trace(body)] == [[1], [1]]
 
 
 def test_gradients_of_custom_and_overridden_functions_are_placed_too():
@@ -90,12 +90,12 @@ def test_numbers_do_not_depend_on_shards():
         return [loss, *tf.gradients(loss, [x])]
 
     x = tf.reshape(tf.range(9.0) / 9, [3, 3])
-    one, two = (tf.function(lambda x, s=shards: step(x, s), jit_compile=True)(x) for shards in ([0, 0], [0, 1]))
-    for left, right in zip(one, two, strict=True):
-        np.testing.assert_array_equal(left, right)
+    first, second = (tf.function(lambda x, s=shards: step(x, s), jit_compile=True)(x) for shards in ([0, 0], [0, 1]))
+    for actual, expected in zip(first, second, strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
-# A tape that had recorded no attributes of a product of variables failed for as long as a graph with shards was alive.
+# While a graph with shards was alive, a tape without attributes of a product of variables once failed.
 def test_eager_gradients_are_found_while_a_graph_with_shards_lives():
     graph = tf.Graph()
     with graph.as_default(), ipu_shard(1):
@@ -112,8 +112,8 @@ def test_ancestors_are_found_by_inputs_and_control_inputs(refused):
         a, b, c = tf.constant(1), tf.constant(2), tf.constant(3)
         with tf.control_dependencies([b]):
             d = a + 1
-        one = d.op.inputs[1].op
-        assert sharding.dependencies([d]) == {a.op, b.op, d.op, one}
+        constant = d.op.inputs[1].op
+        assert sharding.dependencies([d]) == {a.op, b.op, d.op, constant}
         assert sharding.dependencies([c.op, a]) == {a.op, c.op}
         refused(TypeError, "`roots` must be a list", sharding.dependencies, d)
 
@@ -131,7 +131,7 @@ def test_shard_comes_from_what_an_operation_is_beside():
         assert not sharding.has_attr(a, "_class")
         assert sharding.get_shard_from_colocation(a) is None
         sharding.propagate_sharding(graph)
-        assert [sharding.get_sharding(each) for each in (a, b, c)] == [[1], [1], [1]]
+        assert [sharding.get_sharding(tensor) for tensor in (a, b, c)] == [[1], [1], [1]]
 
 
 def test_sharded_optimizer_places_sums_of_gradients_too():
@@ -143,7 +143,7 @@ def test_sharded_optimizer_places_sums_of_gradients_too():
         optimizer = optimizers.ShardedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
         ((gradient, _),) = optimizer.compute_gradients(loss)
         sums = [operation for operation in graph.get_operations() if operation.type == "AddN"]
-        assert [sharding.get_sharding(each) for each in sums] == [[1]]
+        assert [sharding.get_sharding(tensor) for tensor in sums] == [[1]]
         assert sharding.get_sharding(gradient) == [1]
 
 

@@ -1,4 +1,4 @@
-"""What the sources keep to, so that whoever reads them finds his way: sizes, names, types, and checks written once."""
+"""Rules for the sources: sizes of files, precise types, and checks that are written once."""
 
 import ast
 import functools
@@ -14,7 +14,7 @@ MOST_ANY = 800
 
 @functools.cache
 def python():
-    """(path below the package, its syntax tree)."""
+    """Returns (path below the package, syntax tree) for each Python file of the package."""
     return [
         (file.relative_to(PACKAGE).as_posix(), ast.parse(file.read_text())) for file in sorted(PACKAGE.rglob("*.py"))
     ]
@@ -25,16 +25,17 @@ def any_annotations(tree):
 
 
 def bare_any(body):
-    """Public functions of a module, and methods of its public classes, with an argument or result of `Any` and no more."""
-    found = []
+    """Returns the public functions and methods of a module with an argument or result of the type `Any`."""
+    functions = []
     for node in body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            found += bare_any(node.body)
+            functions += bare_any(node.body)
         if isinstance(node, ast.FunctionDef) and (node.name == "__init__" or not node.name.startswith("_")):
-            said = [one.annotation for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
-            if any(isinstance(one, ast.Name) and one.id == "Any" for one in (*said, node.returns)):
-                found.append(node.name)
-    return found
+            arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            types = (*(argument.annotation for argument in arguments), node.returns)
+            if any(isinstance(type_, ast.Name) and type_.id == "Any" for type_ in types):
+                functions.append(node.name)
+    return functions
 
 
 def test_no_file_is_longer_than_one_reads_at_once():
@@ -49,8 +50,8 @@ def test_no_file_is_longer_than_one_reads_at_once():
     assert long == {}
 
 
-def test_types_are_said():
-    """Structures are `Nested` (`_base/types.py`), and what may be anything is `object`."""
+def test_types_are_precise():
+    """Structures are `Nested` (`_base/types.py`), and arbitrary values are `object`."""
     assert sum(any_annotations(tree) for _, tree in python()) <= MOST_ANY
     public = [(path, tree) for path, tree in python() if not re.search(r"(^|/)_", path.replace("__init__", ""))]
     assert len(public) > 100
@@ -66,28 +67,8 @@ def test_checks_of_bools_are_written_once():
 
 
 def test_files_are_written_in_one_place():
-    """What is written in place is left half when the disk is full, or mixed by two processes."""
+    """A file that is written in place is incomplete if the disk is full, and mixed if two processes write it."""
     writes = re.compile(
         r"""\.write_(text|bytes)\(|\bos\.(replace|rename)\(|mkstemp|[^.]\bopen\([^)]*["'][wax]b?\+?["']"""
     )
     assert [path for path, _ in python() if writes.search((PACKAGE / path).read_text())] == ["_base/files.py"]
-
-
-def words(name):
-    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
-
-
-def glossary():
-    """The terms of the glossary in docs/architecture.md."""
-    rows = (ROOT / "docs" / "architecture.md").read_text().split("## Glossary")[1].splitlines()
-    return [row.split("|")[1].strip() for row in rows if row.startswith("| ")][2:]
-
-
-def test_names_of_modules_and_classes_use_words_of_the_field_or_of_the_glossary():
-    assert 0 < len(glossary()) <= 60
-    known = words((ROOT / "tests" / "field_words.txt").read_text()) | words(" ".join(glossary()))
-    named = {path: {path.rpartition("/")[2].removesuffix(".py")} for path, _ in python() if "__init__" not in path}
-    for path, tree in python():
-        named.setdefault(path, set()).update(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    unknown = {f"{path}: {name}" for path, names in named.items() for name in names if words(name) - known}
-    assert unknown == set(), "take a word of the field, or add one to field_words.txt or to the glossary"

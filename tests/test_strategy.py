@@ -1,4 +1,4 @@
-"""`IPUStrategy`: its arguments, its scope, what it answers, and what TensorFlow's own code asks of it in a program."""
+"""`IPUStrategy`: its arguments, its scope, its properties, and its methods that TensorFlow calls in a program."""
 
 import copy
 
@@ -25,13 +25,13 @@ def iteration_is_as_ever():
 def test_names_arguments_and_devices_are_those_of_the_original_and_of_tensorflow():
     assert ipu.IPUStrategy is ipu.IPUStrategyV1
     assert issubclass(ipu.IPUStrategy, (tf.distribute.Strategy, tf.compat.v1.distribute.Strategy))
-    for given, named in (
+    for arguments, named in (
         (("/device:IPU:0", "/device:CPU:0", True, True), {}),
         (("/device:IPU", "cpu"), {}),
         ((), {"ipu_device": "IPU:0", "cpu_device": "CPU:0"}),
         ((), {"enable_dataset_iterators": False, "enable_keras_extensions": False}),
     ):
-        extended = ipu.IPUStrategy(*given, **named).extended
+        extended = ipu.IPUStrategy(*arguments, **named).extended
         assert (extended.ipu_device, extended.cpu_device) == (IPU, CPU)
     for name in ("/device:IPU:1", "/device:ipu:1", "/IPU:1", "IPU:1", "device:IPU:1", f"{PREFIX}/device:IPU:1"):
         assert ipu.IPUStrategy(name).extended.ipu_device == f"{PREFIX}/device:IPU:1"
@@ -45,7 +45,7 @@ def test_what_names_no_device_and_switches_that_are_no_bools_are_refused(refused
             ipu.IPUStrategy(cpu_device=name)
     for name in ("enable_dataset_iterators", "enable_keras_extensions", "host_kernels"):
         refused(TypeError, rf"`{name}` must be True or False, but is 'yes'", ipu.IPUStrategy, **{name: "yes"})
-    # Variables of one that is not registered landed on the CPU, and TensorFlow said nothing.
+    # TensorFlow placed variables of unregistered devices on the CPU without a warning.
     last = environment.registered_devices() - 1
     ipu.IPUStrategy(f"/device:IPU:{last}")
     with pytest.raises(DeviceLimitError, match=rf"`/device:IPU:{last + 1}`.*`TENSORFLOW_IPU_DEVICES={last + 2}`"):
@@ -87,8 +87,8 @@ def test_scope_makes_the_strategy_current_nests_and_can_be_entered_again(strateg
 
 def test_strategy_can_be_made_the_global_one_and_none_be_entered_in_another(strategy, refused):
     with strategy.scope():
-        other = ipu.IPUStrategy().scope()
-        refused(RuntimeError, "Mixing different tf.distribute.Strategy objects", other.__enter__)
+        second_scope = ipu.IPUStrategy().scope()
+        refused(RuntimeError, "Mixing different tf.distribute.Strategy objects", second_scope.__enter__)
         assert tf.distribute.get_strategy() is strategy
     assert not tf.distribute.has_strategy()
     tf.distribute.experimental_set_strategy(strategy)
@@ -165,14 +165,14 @@ def test_reduce_reduces_an_axis(strategy):
 
 @pytest.mark.parametrize("operation", ["MAX", "", None, 1, tf.VariableAggregation.SUM])
 def test_reduction_that_is_neither_sum_nor_mean_is_refused(operation, strategy, refused):
-    words = r"Unsupported reduce op: `reduce_op` is .*`tf.distribute.ReduceOp.SUM` or `MEAN`"
+    message = r"Unsupported reduce op: `reduce_op` is .*`tf.distribute.ReduceOp.SUM` or `MEAN`"
     value = tf.constant([1.0])
-    refused(ValueError, words, strategy.reduce, operation, value, axis=None)
+    refused(ValueError, message, strategy.reduce, operation, value, axis=None)
     with strategy.scope():
-        refused(ValueError, words, strategy.extended.reduce_to, operation, value, CPU)
-        refused(ValueError, words, strategy.extended.batch_reduce_to, operation, [(value, CPU)])
+        refused(ValueError, message, strategy.extended.reduce_to, operation, value, CPU)
+        refused(ValueError, message, strategy.extended.batch_reduce_to, operation, [(value, CPU)])
     program = tf.function(lambda x: tf.distribute.get_replica_context().all_reduce(operation, x))
-    refused(ValueError, words, strategy.run, program, (value,))
+    refused(ValueError, message, strategy.run, program, (value,))
 
 
 def test_datasets_are_not_distributed(strategy):
@@ -272,23 +272,23 @@ def test_collectives_over_one_replica_change_nothing_and_have_gradients(strategy
         )
 
     args = (tf.constant([1.0, 2.0]), tf.constant(3), tf.constant([1, 3, 1]))
-    same, other, gradient, of_table = strategy.run(program, args)
+    same, scalar, gradient, of_table = strategy.run(program, args)
     np.testing.assert_array_equal(same, [[1, 2]] * 7)
-    assert other.numpy() == 3
+    assert scalar.numpy() == 3
     np.testing.assert_array_equal(gradient, [2, 4])
     np.testing.assert_array_equal(of_table, [[0, 0], [2, 2], [0, 0], [1, 1]])
 
 
 def test_all_gather_concatenates_what_all_replicas_have_and_sums_their_gradients(replicas, configure, refused):
-    # It returned the replica's own tensor, and its gradient was refused for a shape that depends on data.
+    # It once returned only the tensor of the replica, and its gradient was rejected because of a dynamic shape.
     strategy = replicas(2)
 
     def program(x):
         context = tf.distribute.get_replica_context()
         with tf.GradientTape() as tape:
             tape.watch(x)
-            own = x * (1.0 + tf.cast(context.replica_id_in_sync_group, tf.float32))
-            rows = context.all_gather({"columns": own, "rows": [tf.transpose(own)]}, axis=1)
+            scaled = x * (1.0 + tf.cast(context.replica_id_in_sync_group, tf.float32))
+            rows = context.all_gather({"columns": scaled, "rows": [tf.transpose(scaled)]}, axis=1)
             loss = tf.reduce_sum(rows["columns"] ** 2)
         return rows["columns"], rows["rows"][0], tape.gradient(loss, x)
 
@@ -300,8 +300,8 @@ def test_all_gather_concatenates_what_all_replicas_have_and_sums_their_gradients
         assert rows.numpy().tolist() == [[1, 2], [2, 4]]
         assert gradient.numpy().tolist() == [[4, 8]]
     configure(4)
-    words = "while the device had 2 replicas.*configure the system before the graph is built"
-    refused(tf.errors.InvalidArgumentError, words, in_a_graph, x)
+    message = "while the device had 2 replicas.*configure the system before the graph is built"
+    refused(tf.errors.InvalidArgumentError, message, in_a_graph, x)
 
 
 def test_merge_call_hands_over_the_strategy_and_the_arguments(strategy):

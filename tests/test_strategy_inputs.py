@@ -1,4 +1,4 @@
-"""Iterators that strategies of TensorFlow 1 make of datasets and input functions, and the datasets of arrays."""
+"""The iterators that `IPUStrategy` creates, as in TensorFlow 1, from datasets, input functions and arrays."""
 
 import numpy as np
 import pytest
@@ -30,11 +30,11 @@ def from_arrays(strategy, dataset, session):
     return strategy.make_dataset_iterator(rows.batch(2).repeat())
 
 
-@pytest.mark.filterwarnings("ignore:To make it possible to preserve")  # Of a mirrored strategy in a graph.
+@pytest.mark.filterwarnings("ignore:To make it possible to preserve")  # A mirrored strategy in a graph warns so.
 @pytest.mark.parametrize("make", [from_function, from_calls, from_dataset, from_arrays])
 def test_session_trains_from_an_input_iterator_as_with_a_mirrored_strategy(make, configure):
     configure(1)
-    found = []
+    weights = []
     for strategy in (ipu.IPUStrategy(), v1.distribute.MirroredStrategy(["/cpu:0"])):
         with tf.Graph().as_default(), v1.Session() as session, strategy.scope():
             weight = v1.get_variable("weight", initializer=5.0, use_resource=True)
@@ -49,8 +49,8 @@ def test_session_trains_from_an_input_iterator_as_with_a_mirrored_strategy(make,
             session.run([iterator.initializer, weight.initializer])
             for operation in (program, traced_outside, program):
                 session.run(operation)
-            found.append(session.run(weight))
-    assert found[0] == pytest.approx(found[1], rel=1e-6) != 5.0
+            weights.append(session.run(weight))
+    assert weights[0] == pytest.approx(weights[1], rel=1e-6) != 5.0
 
 
 def test_iterator_is_ready_in_eager_execution_and_begins_anew_when_it_is_initialized(strategy, refused):

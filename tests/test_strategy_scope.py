@@ -1,4 +1,4 @@
-"""A scope that is entered without `with`: it lasts from line to line, from cell to cell, until somebody leaves it."""
+"""A scope that is entered without `with` lasts over lines and cells until it is left."""
 
 import gc
 import threading
@@ -28,7 +28,7 @@ def _check_left():
     assert tf.data.Dataset.__iter__ is PLAIN_ITER
 
 
-# What places variables was collected with the scope's object: `tf.Variable` of the next line was on the CPU.
+# The variable creator was once collected with the scope object, and the next `tf.Variable` was on the CPU.
 def test_a_scope_whose_object_nobody_keeps_lasts_until_another_object_leaves_it(strategy):
     strategy.scope().__enter__()
     gc.collect()
@@ -65,19 +65,19 @@ def test_a_scope_is_left_once_in_the_order_of_nesting_and_by_no_traced_function_
         scope, inner = strategy.scope(), strategy.scope()
         scope.__enter__()
         inner.__enter__()
-        with pytest.raises(RuntimeError, match="another scope was entered after this one, and is left first"):
+        with pytest.raises(RuntimeError, match="another scope was entered after this one, and must be left first"):
             scope.__exit__(None, None, None)
         inner.__exit__(None, None, None)
         _leave(strategy)
         with pytest.raises(RuntimeError, match="this scope was left before, or entered on another thread"):
             scope.__exit__(None, None, None)
-        with pytest.raises(RuntimeError, match="entered outside of the `tf.function` or graph"):
+        with pytest.raises(RuntimeError, match="is left in a `tf.function` or graph that does not enter it"):
             tf.function(lambda: _leave(strategy), autograph=False)()
         _check_entered(strategy)
     _check_left()
 
 
-# TensorFlow raised `IndexError: pop from empty list`.
+# TensorFlow once raised `IndexError: pop from empty list`.
 def test_a_scope_whose_session_was_cleared_can_be_left(strategy):
     with strategy.scope():
         keras.backend.clear_session(free_memory=False)
@@ -88,19 +88,19 @@ def test_a_scope_whose_session_was_cleared_can_be_left(strategy):
 
 
 def test_a_thread_enters_and_leaves_its_own_scopes(strategy, refused):
-    found = []
+    results = []
 
     def run():
-        found.append(tf.distribute.has_strategy())
+        results.append(tf.distribute.has_strategy())
         refused(RuntimeError, "on this thread", _leave, strategy)
-        strategy.scope().__enter__()  # It ends with the thread.
-        found.append(tf.Variable(1.0).device)
+        strategy.scope().__enter__()  # The scope ends with the thread.
+        results.append(tf.Variable(1.0).device)
 
     with strategy.scope():
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
-    assert found == [False, "/job:localhost/replica:0/task:0/device:IPU:0"]
+    assert results == [False, "/job:localhost/replica:0/task:0/device:IPU:0"]
     _check_left()
 
 

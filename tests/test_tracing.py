@@ -1,4 +1,4 @@
-"""A trace has what ran and what it waited for, on one axis."""
+"""A trace shows runs and waits on one time axis."""
 
 import contextlib
 import json
@@ -37,14 +37,14 @@ def recording():
 
 
 def slices(trace):
-    """The slices of a trace, each with the names of its process and track."""
-    about = [event for event in trace["traceEvents"] if event["ph"] == "M" and event["name"].endswith("_name")]
-    names = {(one["name"], one["pid"], one["tid"]): one["args"]["name"] for one in about}
-    found = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    for event in found:
+    """Returns the slices of a trace, with the names of their processes and tracks."""
+    name_events = [event for event in trace["traceEvents"] if event["ph"] == "M" and event["name"].endswith("_name")]
+    names = {(metadata["name"], metadata["pid"], metadata["tid"]): metadata["args"]["name"] for metadata in name_events}
+    complete = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    for event in complete:
         event["process"] = names["process_name", event["pid"], 0]
         event["track"] = names["thread_name", event["pid"], event["tid"]]
-    return found
+    return complete
 
 
 @pytest.mark.skipif(
@@ -65,47 +65,47 @@ def test_fed_program_is_traced_with_its_waits_marks_and_prediction(replicas, pvt
     channel, graph = pvti.createTraceChannel("application"), pvti.Graph("loss", "nats")
     series = graph.addSeries("training")
     file = tmp_path / "trace.json"
-    other = tmp_path / "log" / "plugins" / "profile" / "later" / "other.xplane.pb"
-    other.parent.mkdir(parents=True)
-    other.write_text("what another process writes to the same folder")
-    os.utime(other, (2**32, 2**32))
+    other_file = tmp_path / "log" / "plugins" / "profile" / "later" / "other.xplane.pb"
+    other_file.parent.mkdir(parents=True)
+    other_file.write_text("what another process writes to the same folder")
+    os.utime(other_file, (2**32, 2**32))
     with ipu.trace(file, logdir=tmp_path / "log", report=report):
         assert pvti.checkTraceChannel(channel)
         with pvti.Tracepoint(channel, "epoch 0"):
             strategy.run(program, (iterator,))
         series.add(0.5)
     profiles = (tmp_path / "log" / "plugins" / "profile").glob("*/*")
-    assert [one.name.endswith(".xplane.pb") for one in profiles] == [True, True]
+    assert [profile.name.endswith(".xplane.pb") for profile in profiles] == [True, True]
     trace = json.loads(file.read_text())
-    found = slices(trace)
-    operations = [one for one in found if one["process"] == "operations"]
-    sums = [one for one in operations if one["cat"] == "collective"]
-    assert len(sums) == 10  # Of each replica, in each iteration.
-    assert len([one for one in operations if one["name"].startswith("IpuInfeedDequeue")]) == 10
-    (run,) = [one for one in found if one["name"] == "run of program" and one["process"] == "runs"]
-    (mark,) = [one for one in found if one["process"] == "marks"]
+    all_slices = slices(trace)
+    operations = [event for event in all_slices if event["process"] == "operations"]
+    sums = [event for event in operations if event["cat"] == "collective"]
+    assert len(sums) == 10  # Each of the replicas adds one in each iteration.
+    assert len([event for event in operations if event["name"].startswith("IpuInfeedDequeue")]) == 10
+    (run,) = [event for event in all_slices if event["name"] == "run of program" and event["process"] == "runs"]
+    (mark,) = [event for event in all_slices if event["process"] == "marks"]
     assert mark["name"] == "epoch 0"
-    # One axis: what ran is within the run, and that within its mark; a millisecond more, for clocks that are being set.
-    for inner, outer in [(run, mark), *((one, run) for one in operations)]:
+    # Operations are within the run, and the run is within its mark, up to a millisecond for adjusted clocks.
+    for inner, outer in [(run, mark), *((event, run) for event in operations)]:
         assert outer["ts"] <= inner["ts"] + 1000
         assert inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + 1000
-    waits = [one for one in found if one["process"] == "waits"]
-    assert {one["name"] for one in waits} >= {"wait for a replica"}
-    assert all(one["cname"] in ("terrible", "bad") for one in waits)
-    predicted = [one for one in found if one["process"] == f"prediction for {report.system.name}"]
-    (whole,) = [one for one in predicted if one["track"] == "run"]
-    assert whole["ts"] == run["ts"]
-    assert whole["dur"] == pytest.approx(report.seconds * 1e6, abs=1e-3)  # In whole nanoseconds.
-    assert len([one for one in predicted if one["track"] == "steps"]) == report.steps == 5
-    (counter,) = [one for one in trace["traceEvents"] if one["ph"] == "C"]
+    waits = [event for event in all_slices if event["process"] == "waits"]
+    assert {event["name"] for event in waits} >= {"wait for a replica"}
+    assert all(event["cname"] in ("terrible", "bad") for event in waits)
+    predicted = [event for event in all_slices if event["process"] == f"prediction for {report.system.name}"]
+    (predicted_run,) = [event for event in predicted if event["track"] == "run"]
+    assert predicted_run["ts"] == run["ts"]
+    assert predicted_run["dur"] == pytest.approx(report.seconds * 1e6, abs=1e-3)  # The trace has whole nanoseconds.
+    assert len([event for event in predicted if event["track"] == "steps"]) == report.steps == 5
+    (counter,) = [event for event in trace["traceEvents"] if event["ph"] == "C"]
     assert (counter["name"], counter["args"]) == ("loss [nats]", {"training": 0.5})
 
 
 def test_wrong_arguments_and_a_trace_within_a_trace_are_refused(tmp_path):
     for path, report, error, words in (
-        (3, None, TypeError, "`path` must be a path, and `3` is none"),
+        (3, None, TypeError, "`path` must be a path, but is `3`"),
         (tmp_path / "a" / "b.json", None, FileNotFoundError, "there is no folder"),
-        ("a.json", "GC200", TypeError, "`report` must be what"),
+        ("a.json", "GC200", TypeError, "`report` must be a report"),
     ):
         with pytest.raises(error, match=words), ipu.trace(path, report=report):
             pass
@@ -123,9 +123,9 @@ def test_trace_of_a_block_that_raises_is_written(tmp_path):
 def test_slices_that_overlap_are_on_tracks_of_their_own_and_operations_one_after_the_other():
     chrome = Chrome(0)
     add_waits(chrome, {"InfeedWaitTime": [Sample(30, 30), Sample(40, 30), Sample(60, 25)]})
-    found = slices(chrome.trace())
-    assert [one["track"] for one in found] == ["for data", "for data (2)", "for data"]
-    assert [(one["ts"], one["dur"]) for one in found] == [(0, 0.03), (0.01, 0.03), (0.035, 0.025)]
+    on_tracks = slices(chrome.trace())
+    assert [event["track"] for event in on_tracks] == ["for data", "for data (2)", "for data"]
+    assert [(event["ts"], event["dur"]) for event in on_tracks] == [(0, 0.03), (0.01, 0.03), (0.035, 0.025)]
     times = {
         "loop": (7, 100.0, 900.0),
         "first": (7, 150.0, 50.4),
@@ -138,8 +138,8 @@ def test_slices_that_overlap_are_on_tracks_of_their_own_and_operations_one_after
     ]
     chrome = Chrome(0)
     add_profile(chrome, events, 0.0)
-    found = [(one["name"], one["ts"], one["dur"]) for one in slices(chrome.trace())]
-    assert found == [("loop", 0.1, 0.9), ("first", 0.15, 0.05), ("second", 0.2, 0.028), ("other", 0.199, 0.03)]
+    on_tracks = [(event["name"], event["ts"], event["dur"]) for event in slices(chrome.trace())]
+    assert on_tracks == [("loop", 0.1, 0.9), ("first", 0.15, 0.05), ("second", 0.2, 0.028), ("other", 0.199, 0.03)]
 
 
 def test_groups_have_an_order_and_what_no_viewer_can_show_is_left_out():
@@ -153,11 +153,11 @@ def test_groups_have_an_order_and_what_no_viewer_can_show_is_left_out():
     add_runs(chrome, recorded)
     predicted_trace.add(chrome, "prediction", report, recorded)
     trace = chrome.trace()
-    order = [one for one in trace["traceEvents"] if one["name"] == "process_sort_index"]
-    assert {one["pid"]: one["args"]["sort_index"] for one in order} == {0: 0, 1: 1}
-    found = slices(trace)
-    assert [one["name"] for one in found if one["track"] == "chip"] == ["product", "product"]
-    (run,) = [one for one in found if one["track"] == "run"]
+    order = [event for event in trace["traceEvents"] if event["name"] == "process_sort_index"]
+    assert {event["pid"]: event["args"]["sort_index"] for event in order} == {0: 0, 1: 1}
+    all_slices = slices(trace)
+    assert [event["name"] for event in all_slices if event["track"] == "chip"] == ["product", "product"]
+    (run,) = [event for event in all_slices if event["track"] == "run"]
     assert run["args"] == {"predicted": "8 us", "measured here": "2 ms"}
 
 
@@ -181,8 +181,8 @@ def test_points_of_libpvti_are_marked_by_blocks_calls_and_functions(pvti, refuse
         pvti.Tracepoint.event(channel, "now")
     assert {span.channel for span in recorded.spans} == {"application"}
     assert [span.name for span in recorded.spans] == ["work", "inner", "outer", "now"]
-    inner, outer, now = recorded.spans[1:]
-    assert outer.begin <= inner.begin <= inner.end <= outer.end <= now.begin == now.end
+    inner, outer, moment = recorded.spans[1:]
+    assert outer.begin <= inner.begin <= inner.end <= outer.end <= moment.begin == moment.end
     pvti.disableTraceChannel(channel)
     assert ["application", False] in pvti.listTraceChannel()
     with recording():
@@ -190,7 +190,7 @@ def test_points_of_libpvti_are_marked_by_blocks_calls_and_functions(pvti, refuse
         pvti.enableTraceChannel(pvti.createTraceChannel("application"))
         assert pvti.checkTraceChannel(channel)
     for call in (lambda: pvti.Tracepoint("application", "a"), lambda: pvti.instrument_fn("application")):
-        refused(TypeError, "`channel` must be what `createTraceChannel` made", call)
+        refused(TypeError, "`channel` must be a channel of `createTraceChannel`", call)
 
 
 def test_methods_of_an_object_are_instrumented_and_heat_maps_are_bands(pvti, refused):
@@ -201,7 +201,7 @@ def test_methods_of_an_object_are_instrumented_and_heat_maps_are_bands(pvti, ref
     loader, channel = Loader(), pvti.createTraceChannel("data")
     pvti.instrument(loader, ["load"], channel)
     weights = pvti.HeatmapDouble("weights", [-1, 0, 1], "2^x")
-    weights.add([5.0])  # Nobody records.
+    weights.add([5.0])  # No trace is being recorded.
     with recording() as recorded:
         assert (loader.load(1), Loader().load(1)) == (2, 2)
         weights.add([1.0, -1.0, 0.0, 0.5, 7.0])
@@ -220,6 +220,6 @@ def test_methods_of_an_object_are_instrumented_and_heat_maps_are_bands(pvti, ref
         pvti.instrument(loader, ["save"], channel)
     for wrong in ("load", [3]):
         refused(TypeError, "`methods` must be a list of names", pvti.instrument, loader, wrong, channel)
-    refused(TypeError, "no method", pvti.instrument, loader, ["__dict__"], channel)
+    refused(TypeError, "must name methods", pvti.instrument, loader, ["__dict__"], channel)
     with pytest.raises(ValueError, match="`edges` must be two or more numbers in increasing order"):
         pvti.HeatmapDouble("weights", [1, 0])

@@ -1,4 +1,4 @@
-"""How fast replicas exchange: an all-reduce against `memcpy`, and against `MirroredStrategy` on logical CPU devices."""
+"""Compares the all-reduce of replicas with `memcpy`, and with `MirroredStrategy` on logical CPU devices."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BATCH, FEATURES, HIDDEN, CLASSES = 32, 784, 128, 10
 
 
 def repeats(size: int) -> int:
-    """How many of them make a time that can be measured."""
+    """Returns the number of all-reduces that take long enough to be measured."""
     return max(5, min(500, (1 << 22) // size))
 
 
 def parameters(tf):
-    """The weights of the MLP."""
+    """Returns the weights of the MLP."""
     normal = tf.random.stateless_normal
     return [
         tf.Variable(0.05 * normal([FEATURES, HIDDEN], [1, 2])),
@@ -41,7 +41,7 @@ def parameters(tf):
 
 
 def training_step(tf, weights, optimizer, x, y) -> None:
-    """The step that both strategies train by; the optimizer sums over their replicas."""
+    """Runs a training step in the current replica; the optimizer sums gradients over replicas."""
     with tf.GradientTape() as tape:
         logits = tf.nn.relu(x @ weights[0] + weights[1]) @ weights[2] + weights[3]
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
@@ -49,13 +49,13 @@ def training_step(tf, weights, optimizer, x, y) -> None:
 
 
 def batch(tf):
-    """What every step is trained on."""
+    """Returns the inputs and labels of each step."""
     x = tf.random.stateless_normal([BATCH, FEATURES], [5, 6])
     return x, tf.random.stateless_uniform([BATCH], [7, 8], 0, CLASSES, tf.int32)
 
 
 def on_ipus(count: int):
-    """`reduce(size, n)` and `train(n)`: n all-reduces, or n training steps, in one run."""
+    """Returns two functions of this package: `reduce(size, n)` runs n all-reduces and `train(n)` n training steps."""
     import tensorflow as tf
 
     import tensorflow_ipu as ipu
@@ -87,20 +87,20 @@ def on_ipus(count: int):
 
 
 def mirrored(count: int):
-    """The same by TensorFlow's own strategy for several devices of one machine."""
+    """Returns the same two functions with TensorFlow's strategy for several devices of one host."""
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     strategy = tf.distribute.MirroredStrategy([f"/device:CPU:{i}" for i in range(count)])
 
-    def once(x):
+    def all_reduce(x):
         return tf.distribute.get_replica_context().all_reduce("mean", x)
 
     @tf.function
     def reduce(x, n):
         for _ in tf.range(n):
-            x = strategy.run(once, (x,))
+            x = strategy.run(all_reduce, (x,))
         return x
 
     with strategy.scope():
@@ -119,7 +119,7 @@ def mirrored(count: int):
 
 
 def measured(kind: str, count: int) -> dict[str, float]:
-    """Microseconds of an all-reduce of each size, by its name, and of a training step."""
+    """Returns the microseconds of an all-reduce, by size, and of a training step, by `"step"`."""
     reduce, train = (on_ipus if kind == "ipu" else mirrored)(count)
 
     def microseconds(call, n: int) -> float:
@@ -136,7 +136,7 @@ def measured(kind: str, count: int) -> dict[str, float]:
 
 
 def memcpy_gigabytes_a_second(size: int) -> float:
-    """How fast so many bytes are copied."""
+    """Returns the speed at which NumPy copies `size` bytes."""
     source, target = np.zeros(size, np.uint8), np.ones(size, np.uint8)
     times = []
     for _ in range(ROUNDS):
@@ -148,36 +148,36 @@ def memcpy_gigabytes_a_second(size: int) -> float:
 
 
 def main() -> None:
-    """Measures each contestant in processes of its own, in turn, and prints the tables."""
+    """Measures each strategy and number of replicas in a separate process, and prints the tables."""
     if len(sys.argv) > 1:
         print(json.dumps(measured(sys.argv[1], int(sys.argv[2]))))
         return
     counts = [count for count in COUNTS if count <= int(os.environ.get("LARGEST", "16"))]
-    found = {}
+    times = {}
     for count in counts:
         for kind in ("ipu", "mirrored"):
             command = [sys.executable, __file__, kind, str(count)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            found[kind, count] = json.loads(done.stdout.splitlines()[-1])
+            times[kind, count] = json.loads(done.stdout.splitlines()[-1])
     for size in SIZES:
         rows = []
         for count in counts:
-            ours, theirs = found["ipu", count][str(size)], found["mirrored", count][str(size)]
+            ipu, mirrored = times["ipu", count][str(size)], times["mirrored", count][str(size)]
             total = count * size * 4
-            rate = total / ours / 1e3
+            rate = total / ipu / 1e3
             target = SCALAR_TARGET_US if (size, count) == (1, 8) else ""
-            rows.append((count, ours, target, rate, rate / memcpy_gigabytes_a_second(total), theirs, theirs / ours))
+            rows.append((count, ipu, target, rate, rate / memcpy_gigabytes_a_second(total), mirrored, mirrored / ipu))
         print_table(
-            f"all-reduce of {size} x float32 a replica (medians of {ROUNDS} rounds)",
+            f"all-reduce of {size} x float32 per replica (medians of {ROUNDS} rounds)",
             ("replicas", "us", "target: at most", "GB/s", "of memcpy", "MirroredStrategy us", "faster by (target: 1)"),
             rows,
         )
     rows = []
     for count in counts:
-        ours, theirs = found["ipu", count]["step"], found["mirrored", count]["step"]
-        rows.append((count, ours, theirs, theirs / ours))
+        ipu, mirrored = times["ipu", count]["step"], times["mirrored", count]["step"]
+        rows.append((count, ipu, mirrored, mirrored / ipu))
     print_table(
-        f"training step of an MLP 784-128-10, batch 32 a replica (medians of {ROUNDS} rounds)",
+        f"training step of an MLP 784-128-10, batch 32 per replica (medians of {ROUNDS} rounds)",
         ("replicas", "us", "MirroredStrategy us", "faster by (target: 1)"),
         rows,
     )

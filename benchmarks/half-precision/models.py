@@ -44,7 +44,7 @@ def _maker() -> Callable[..., tf.Variable]:
 
 
 def mlp(batch: int = 64) -> Any:
-    """784 - 512 - 512 - 10, as for digits."""
+    """Returns a training loop of an MLP with 784, 512, 512 and 10 units, as for digits."""
     make = _maker()
     weights = [make(784, 512), make(512, 512), make(512, 10)]
     rng = np.random.default_rng(1)
@@ -53,22 +53,25 @@ def mlp(batch: int = 64) -> Any:
 
     def loss() -> tf.Tensor:
         hidden = x
-        for one in weights[:-1]:
-            hidden = tf.nn.relu(tf.matmul(hidden, one))
+        for layer in weights[:-1]:
+            hidden = tf.nn.relu(tf.matmul(hidden, layer))
         return _loss(tf.matmul(hidden, weights[-1]), labels)
 
     return _loop(loss, weights)
 
 
 def transformer(width: int = 128, length: int = 64, batch: int = 8, layers: int = 2, heads: int = 4) -> Any:
-    """Blocks of attention and of two dense layers, each behind a normalization, with 1000 words."""
+    """Returns a training loop of a transformer with a vocabulary of 1000 words.
+
+    Each block has attention and two dense layers, with a normalization before each of the two parts.
+    """
     make = _maker()
     table = make(1000, width)
     blocks = [
         (make(width, 3 * width), make(width, width), make(width, 4 * width), make(4 * width, width))
         for _ in range(layers)
     ]
-    words = tf.constant(np.random.default_rng(1).integers(0, 1000, (batch, length)), tf.int32)
+    tokens = tf.constant(np.random.default_rng(1).integers(0, 1000, (batch, length)), tf.int32)
 
     def dense(x: tf.Tensor, weights: tf.Variable) -> tf.Tensor:
         rows = tf.matmul(tf.reshape(x, [batch * length, -1]), weights)
@@ -88,18 +91,18 @@ def transformer(width: int = 128, length: int = 64, batch: int = 8, layers: int 
         return dense(tf.transpose(tf.matmul(tf.nn.softmax(scores), value), [0, 2, 1, 3]), outwards)
 
     def loss() -> tf.Tensor:
-        x = tf.gather(table, words) * tf.cast(8, HALF)
+        x = tf.gather(table, tokens) * tf.cast(8, HALF)
         for inwards, outwards, wide, narrow in blocks:
             x += attention(normalized(x), inwards, outwards)
             x += dense(tf.nn.gelu(dense(normalized(x), wide), approximate=True), narrow)
         logits = tf.matmul(tf.reshape(x, [-1, width]), table, transpose_b=True)
-        return _loss(tf.reshape(logits, [batch, length, -1]), words)
+        return _loss(tf.reshape(logits, [batch, length, -1]), tokens)
 
-    return _loop(loss, [table, *(one for block in blocks for one in block)])
+    return _loop(loss, [table, *(weights for block in blocks for weights in block)])
 
 
 def loop(make: Callable[[], Any], steps: int) -> Callable[[], Callable[[], object]]:
-    """Returns a function that makes a program of so many steps of a loop."""
+    """Returns a function that creates a program, which runs `steps` steps of a loop."""
 
     def program() -> Callable[[], object]:
         strategy = ipu.IPUStrategy()
@@ -111,7 +114,7 @@ def loop(make: Callable[[], Any], steps: int) -> Callable[[], Callable[[], objec
 
 
 def fit(network: networks.Network, stages: int = 1) -> Callable[[], Callable[[], object]]:
-    """Returns a function that makes a `fit` of a network's steps, in so many pipeline stages."""
+    """Returns a function that creates a `fit` of a network, which runs its steps in `stages` pipeline stages."""
 
     def program() -> Callable[[], object]:
         with ipu.IPUStrategy().scope():
@@ -125,13 +128,13 @@ def fit(network: networks.Network, stages: int = 1) -> Callable[[], Callable[[],
 
 
 class Model(NamedTuple):
-    """A program and how it is measured.
+    """A program, and the settings with which it is measured.
 
     Attributes:
-      make: Makes the program; it makes `steps` steps a call.
-      steps: The number of steps.
+      make: Creates the program.
+      steps: The number of steps in a call of the program.
       ipus: The number of IPUs.
-      all: True to measure all behaviours, and False for rounding and exceptions alone.
+      all: True to measure all behaviours, False to measure only rounding and exceptions.
     """
 
     make: Callable[[], Callable[[], object]]

@@ -1,4 +1,4 @@
-"""What a training step of float16, and a program's first call, cost when the numbers are to be those of the machine."""
+"""Measures steps and first calls of float16 programs that compute as the machine does."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from models import MODELS, Model
 from tensorflow_ipu.config import IPUConfig, StochasticRoundingBehaviour
 
 ROUNDS = 5
-PLAIN, ROUNDING, EXCEPTIONS = "nothing", "`esr`", "`inv`, `div0`, `oflo`"
-ASKED: dict[str, dict[str, Any]] = {
+PLAIN, ROUNDING, EXCEPTIONS = "default", "`esr`", "`inv`, `div0`, `oflo`"
+BEHAVIOURS: dict[str, dict[str, Any]] = {
     PLAIN: {},
     "`nanoo`": {"nanoo": True},
     ROUNDING: {"esr": StochasticRoundingBehaviour.ON},
@@ -27,13 +27,13 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
-def configured(model: Model, asked: dict[str, Any]) -> Callable[[], object]:
-    """Returns a call of a new program, that is traced and run with what is asked."""
+def configured(model: Model, behaviour: dict[str, Any]) -> Callable[[], object]:
+    """Returns a function that configures the behaviour and runs a new program, which its first call traces."""
 
     def configure() -> None:
         config = IPUConfig()
         config.auto_select_ipus = model.ipus
-        for name, value in asked.items():
+        for name, value in behaviour.items():
             setattr(config.floating_point_behaviour, name, value)
         config.configure_ipu_system()
 
@@ -43,35 +43,35 @@ def configured(model: Model, asked: dict[str, Any]) -> Callable[[], object]:
 
 
 def first_call(call: Callable[[], object]) -> float:
-    """Returns the seconds of a call."""
+    """Returns the seconds of the first call."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
 def measure(name: str) -> list[list[object]]:
-    """Returns the rows of a model."""
+    """Measures a model and returns its rows of the table."""
     model = MODELS[name]
-    asked = ASKED if model.all else {key: ASKED[key] for key in (PLAIN, ROUNDING, EXCEPTIONS)}
-    calls = {key: configured(model, value) for key, value in asked.items()}
+    behaviours = BEHAVIOURS if model.all else {key: BEHAVIOURS[key] for key in (PLAIN, ROUNDING, EXCEPTIONS)}
+    calls = {key: configured(model, value) for key, value in behaviours.items()}
     first = {key: first_call(call) for key, call in calls.items()}
     times = interleave(calls, ROUNDS)
-    steps = {key: [median(times, key, model.steps) / 1e3, 1 / ratio(times, key, PLAIN)] for key in asked}
-    return [[f"{name}, {key}", *steps[key], first[key], first[key] / first[PLAIN]] for key in asked]
+    steps = {key: [median(times, key, model.steps) / 1e3, 1 / ratio(times, key, PLAIN)] for key in behaviours}
+    return [[f"{name}, {key}", *steps[key], first[key], first[key] / first[PLAIN]] for key in behaviours]
 
 
 def main() -> None:
-    """Prints a table of the models that the command names; of all if it names none."""
+    """Prints a table of the models that the command line names, or of all."""
     names = sys.argv[1:] or list(MODELS)
     if unknown := [name for name in names if name not in MODELS]:
-        sys.exit(f"There is no model {unknown[0]!r}. There are: {', '.join(MODELS)}")
-    configured(MODELS["MLP"], {})()  # TensorFlow and XLA make once a process what this makes.
+        sys.exit(f"There is no model {unknown[0]!r}. The models are: {', '.join(MODELS)}")
+    configured(MODELS["MLP"], {})()  # Warms up: TensorFlow and XLA create some objects once per process.
     rows: list[list[object]] = []
     try:
         for name in names:
             rows += measure(name)
-    finally:  # An interrupted run shows what it has measured.
-        header = ["asked for", "ms a step", "of the plain step", "first call, s", "of the plain one"]
+    finally:  # An interrupted benchmark prints the models that it has measured.
+        header = ["behaviour", "ms a step", "step / default", "first call, s", "call / default"]
         print_table("Steps and first calls of float16", header, rows)
 
 

@@ -1,4 +1,4 @@
-"""What a loop's step pays for work of the host in it: kernels, checks, users' C++ functions, parts that the host runs."""
+"""Measures calls of the host in a loop: host kernels, checks, a user's C++ function, and parts that the host runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ extern "C" void Callback(const std::vector<const void*>&, const std::vector<uint
 
 
 def contestants():
-    """What a step does to a scalar, with its target in microseconds; None: no target."""
+    """Returns functions of a scalar, by name, each with its target in microseconds or None."""
     source = pathlib.Path(tempfile.mkdtemp(), "nothing.cc")
     source.write_text(NOTHING)
     library = compile_user_operation(source)
@@ -47,36 +47,36 @@ def contestants():
 
     return {
         "nothing": (lambda x: x + 1, None),
-        "a kernel of the host": (lambda x: tf.debugging.check_numerics(x, "x") + 1, 3.0),
-        "an assertion that holds": (asserted, 3.0),
+        "a host kernel": (lambda x: tf.debugging.check_numerics(x, "x") + 1, 3.0),
+        "an assertion that passes": (asserted, 3.0),
         "a user's C++ function": (lambda x: x + custom_ops.cpu_user_operation([x], library, outs)[0], 3.0),
         "a part that the host runs": (outside, None),
     }
 
 
 def main() -> None:
-    """Prints a table with a row a kind of work."""
+    """Prints a table with a row for each function."""
     strategy = ipu.IPUStrategy()
-    works = contestants()
+    functions = contestants()
     calls = {}
-    for name, (work, _) in works.items():
+    for name, (function, _) in functions.items():
 
         @tf.function(jit_compile=True)
-        def loop(x, work=work):
+        def loop(x, function=function):
             for _ in tf.range(STEPS):
-                x = work(x)
+                x = function(x)
             return x
 
         calls[name] = lambda loop=loop: strategy.run(loop, (tf.constant(1.0),)).numpy()
     times = interleave(calls, ROUNDS)
     rows = []
-    for name, (_, target) in works.items():
-        more = [(one - bare) / STEPS * 1e6 for one, bare in zip(times[name], times["nothing"], strict=True)]
+    for name, (_, target) in functions.items():
+        added = [(total - empty) / STEPS * 1e6 for total, empty in zip(times[name], times["nothing"], strict=True)]
         if name != "nothing":
-            rows.append((name, statistics.median(more), "" if target is None else target))
+            rows.append((name, statistics.median(added), "" if target is None else target))
     print_table(
-        f"microseconds a call, over a step without (medians of {ROUNDS} rounds of {STEPS} steps)",
-        ("what a step calls", "takes", "target: under"),
+        f"microseconds that a call adds to a step (medians of {ROUNDS} rounds of {STEPS} steps)",
+        ("call", "us", "target: under"),
         rows,
     )
 

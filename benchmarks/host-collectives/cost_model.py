@@ -1,4 +1,4 @@
-"""What a sum over workers costs: a model of messages and bytes, fitted to measurements over MPI, for up to 1,024 workers."""
+"""Predicts the time of a sum over up to 1,024 workers, by a model that is fitted to measurements over MPI."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ PARAMETERS = 25_000_000
 # As in `kernels/support/tuning.h`.
 CHUNK = 1 << 20
 HALVED = 64 << 10
-# A network between hosts, beside MPI's own costs in shared memory, which the fit measures: 10 Gbit/s, and 50 us a way.
+# The assumed network between hosts: 10 Gbit/s, and a latency of 50 us. The fit measures the costs of MPI in shared memory.
 NETWORK_BYTES = 1.25e9
 NETWORK_WAY = 50e-6
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """What one worker does in a sum over all.
+    """The communication of one worker in a sum over all workers.
+
+    There are two algorithms. For small sums, or two workers, each worker sends its operand to all others (one way). For
+    large sums, each worker reduces one part of the operands and sends the result to all others (two ways).
 
     Attributes:
-      ways: How often it waits for what the others send: once where each sends all of its own to all others, twice where
-        each reduces a part and hands that round.
-      messages: How many messages it sends, and receives.
-      sent: Bytes that it sends, and receives.
+      ways: How many times the worker waits for messages of all others.
+      messages: The number of messages that it sends, and that it receives.
+      sent: The number of bytes that it sends, and that it receives.
     """
 
     ways: int
@@ -35,7 +37,7 @@ class Exchange:
 
 
 def exchange(workers: int, size: float, chunk: int = CHUNK) -> Exchange:
-    """Of a sum of so many bytes."""
+    """Returns the communication of a worker in a sum of `size` bytes."""
     chunks = max(1, -(-int(size) // chunk))
     others = workers - 1
     if others and workers > 2 and size / chunks >= HALVED:
@@ -45,14 +47,14 @@ def exchange(workers: int, size: float, chunk: int = CHUNK) -> Exchange:
 
 @dataclass(frozen=True)
 class Model:
-    """A sum takes `ways * way + (messages * message + sent / rate) * crowd`.
+    """A cost model: a sum takes `ways * way + (messages * message + sent / rate) * crowd` seconds.
 
-    `crowd` is how many workers share a core of the machine, 1 where each has one.
+    `crowd` is the number of workers that share a core of the host, but at least 1.
 
     Attributes:
-      way: Seconds until what all sent has come, and the program goes on.
-      message: Seconds of processor time of a message, at both ends.
-      rate: Bytes a second that a worker packs, sends, receives and adds.
+      way: The seconds from the last send until all messages have arrived and the program continues.
+      message: The processor time of a message in seconds, on both sides together.
+      rate: The bytes per second that a worker packs, sends, receives and adds.
       residual: The median of the relative errors of the fit.
     """
 
@@ -62,7 +64,6 @@ class Model:
     residual: float
 
     def __str__(self) -> str:
-        """In words."""
         return (
             f"model: {self.way * 1e6:.0f} us a way + {self.message * 1e6:.0f} us a message + bytes sent /"
             f" {self.rate / 1e6:.0f} MB/s; median error {self.residual:.0%}"
@@ -70,35 +71,40 @@ class Model:
 
 
 def fit(points: Sequence[tuple[int, int, float]], cores: int) -> Model:
-    """The model nearest to (workers, bytes, seconds), by relative errors; no term is below 0.
+    """Fits the model to measurements, by least squares of the relative errors. No term is negative.
 
-    Coordinate descent, each unknown kept at 0 or above: three unknowns, so that a few hundred rounds do.
+    The method is coordinate descent: each round minimizes the error over one unknown at a time, and replaces negative
+    values by 0. With three unknowns, it converges within the fixed number of rounds.
+
+    Args:
+      points: For each measurement the number of workers, the bytes and the seconds.
+      cores: The number of cores of the host.
     """
     rows = []
     for workers, size, _ in points:
-        done, crowd = exchange(workers, size), max(1.0, workers / cores)
-        rows.append([done.ways, done.messages * crowd, done.sent * crowd])
+        cost, crowd = exchange(workers, size), max(1.0, workers / cores)
+        rows.append([cost.ways, cost.messages * crowd, cost.sent * crowd])
     times = np.array([seconds for _, _, seconds in points])
     scaled = np.array(rows) / times[:, None]
     norms = np.linalg.norm(scaled, axis=0)
     scaled /= norms
-    found = np.zeros(3)
+    solution = np.zeros(3)
     for _ in range(20_000):
         for i in range(3):
-            rest = 1.0 - scaled @ found + scaled[:, i] * found[i]
-            found[i] = max(0.0, scaled[:, i] @ rest)
-    way, message, per_byte = found / norms
-    return Model(way, message, 1 / max(per_byte, 1e-15), float(np.median(np.abs(scaled @ found - 1))))
+            residual = 1.0 - scaled @ solution + scaled[:, i] * solution[i]
+            solution[i] = max(0.0, scaled[:, i] @ residual)
+    way, message, per_byte = solution / norms
+    return Model(way, message, 1 / max(per_byte, 1e-15), float(np.median(np.abs(scaled @ solution - 1))))
 
 
 def extended(model: Model, counts: Sequence[int] = (2, 8, 32, 128, 512, 1024)) -> list[list[object]]:
-    """Rows of the gradients of 25M parameters over many workers, each on a host of its own with a network between."""
+    """Returns rows with the predicted time of a sum of 25M gradients, with each worker on a separate host of a network."""
     size = 4 * PARAMETERS
     rate = 1 / (1 / model.rate + 1 / NETWORK_BYTES)
     rows: list[list[object]] = []
     for chunk in (CHUNK, 32 << 20):
         for workers in counts:
-            done = exchange(workers, size, chunk)
-            parts = done.messages * model.message, done.sent / rate, done.ways * (model.way + NETWORK_WAY)
-            rows.append([workers, chunk >> 20, done.messages, *(1e3 * part for part in (*parts, sum(parts)))])
+            cost = exchange(workers, size, chunk)
+            parts = cost.messages * model.message, cost.sent / rate, cost.ways * (model.way + NETWORK_WAY)
+            rows.append([workers, chunk >> 20, cost.messages, *(1e3 * part for part in (*parts, sum(parts)))])
     return rows

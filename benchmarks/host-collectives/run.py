@@ -1,4 +1,4 @@
-"""Training over several processes, against `MultiWorkerMirroredStrategy`: start, steps, collectives, scaling, idle workers."""
+"""Compares training over several processes with `MultiWorkerMirroredStrategy`: start, steps, collectives, scaling."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ COLLECTIVE_TARGET_US = 300.0
 STEP_TARGET = {1: 1.0, 100: 1.5, 5: 1.0}
 
 
-START_STEPS, START_BATCH = 50, 64  # Of all workers.
+START_STEPS, START_BATCH = 50, 64  # The batch of all workers together.
 IDLE_SECONDS, IDLE_TARGET = 10, 0.02
-TIMEOUT = 300  # Seconds for all workers to start, or to end.
+TIMEOUT = 300  # The timeout for the start, and for the end, of all workers, in seconds.
 
 
-# A worker: reads a command a line from the parent's socket, and answers with a line.
+# Code of a worker. It reads one command per line from the parent's socket, and answers each with a line.
 
 
 def weights_of(tf, network):
-    """The variables of a network, [input, ..., output], weights and biases."""
+    """Creates the weights and biases of a network, in the order of its layers."""
     widths = (FEATURES, *NETWORKS[network], CLASSES)
-    found = []
-    for layer, (before, after) in enumerate(itertools.pairwise(widths)):
-        found.append(tf.Variable(tf.random.stateless_normal([before, after], [layer, 1]) / before**0.5))
-        found.append(tf.Variable(tf.zeros([after])))
-    return found
+    variables = []
+    for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+        variables.append(tf.Variable(tf.random.stateless_normal([inputs, outputs], [layer, 1]) / inputs**0.5))
+        variables.append(tf.Variable(tf.zeros([outputs])))
+    return variables
 
 
 def gradients_of(tf, weights):
-    """What a worker computes in a step, of data that it has at hand."""
+    """Computes the gradients of a step, for random data that needs no feed; returns pairs for an optimizer."""
     x = tf.random.stateless_normal([BATCH, FEATURES], [5, 6])
     y = tf.random.stateless_uniform([BATCH], [7, 8], 0, CLASSES, tf.int32)
     with tf.GradientTape() as tape:
@@ -63,10 +63,9 @@ def gradients_of(tf, weights):
 
 
 class OnIpus:
-    """This package."""
+    """A worker of this package."""
 
     def __init__(self):
-        """Joins the cluster."""
         import tensorflow as tf
 
         import tensorflow_ipu as ipu
@@ -79,7 +78,7 @@ class OnIpus:
         self.networks = {}
 
     def train(self, network, steps):
-        """Runs so many steps, in one program."""
+        """Runs training steps in one run of a program, and returns the seconds."""
         tf = self.tf
         if network not in self.networks:
             with self.strategy.scope():
@@ -97,7 +96,10 @@ class OnIpus:
         return time.perf_counter() - start
 
     def train_summing(self, how, network, steps):
-        """The same with sums of the gradients written out: `together` in one, `each` by itself, or `none`."""
+        """Runs training steps with explicit sums of the gradients.
+
+        `how` is "together" for one collective, "each" for one collective per gradient, or "none" for no sums.
+        """
         tf, cross_replica_sum = self.tf, self.ipu.ops.cross_replica_ops.cross_replica_sum
         key = (how, network)
         if key not in self.networks:
@@ -108,7 +110,7 @@ class OnIpus:
             @tf.function(jit_compile=True)
             def program(n):
                 for _ in tf.range(n):
-                    # The backward pass has those of the last layer first.
+                    # In the order of the backward pass, which computes the gradients of the last layer first.
                     gradients, variables = zip(*reversed(gradients_of(tf, weights)), strict=True)
                     if how == "together":
                         gradients = context().all_reduce(tf.distribute.ReduceOp.SUM, list(gradients))
@@ -122,7 +124,7 @@ class OnIpus:
         return time.perf_counter() - start
 
     def reduce(self, size, count):
-        """Sums a tensor over the workers, so often in one program."""
+        """Sums a tensor over the workers `count` times in one run, and returns the seconds."""
         tf = self.tf
         key = ("reduce", size)
         if key not in self.networks:
@@ -140,7 +142,7 @@ class OnIpus:
         return time.perf_counter() - start
 
     def exchange(self, size, count):
-        """The same outside of programs, an eager call each."""
+        """Sums a tensor over the workers in `count` eager calls, and returns the seconds."""
         tf = self.tf
         x = tf.ones([size])
         start = time.perf_counter()
@@ -149,7 +151,7 @@ class OnIpus:
         return time.perf_counter() - start
 
     def learn(self):
-        """Trains with a share of each batch; returns the largest difference of a weight to plain TensorFlow's."""
+        """Trains with a share of each batch, and returns the largest difference of a weight from plain TensorFlow."""
         tf, cluster = self.tf, self.strategy.cluster
         x = tf.random.stateless_normal([START_BATCH, FEATURES], [5, 6])
         y = tf.random.stateless_uniform([START_BATCH], [7, 8], 0, CLASSES, tf.int32)
@@ -170,31 +172,31 @@ class OnIpus:
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradients)
 
         with self.strategy.scope():
-            ours = weights_of(tf, "MLP")
+            weights = weights_of(tf, "MLP")
             share = x[cluster.worker :: cluster.workers], y[cluster.worker :: cluster.workers]
-            self.strategy.run(tf.function(lambda x, y: program(ours, x, y, over_workers), jit_compile=True), args=share)
-        alone = weights_of(tf, "MLP")
-        tf.function(lambda: program(alone, x, y, lambda gradients: gradients))()
-        return max(float(tf.reduce_max(tf.abs(a - b))) for a, b in zip(ours, alone, strict=True))
+            train = tf.function(lambda x, y: program(weights, x, y, over_workers), jit_compile=True)
+            self.strategy.run(train, args=share)
+        expected = weights_of(tf, "MLP")
+        tf.function(lambda: program(expected, x, y, lambda gradients: gradients))()
+        return max(float(tf.reduce_max(tf.abs(a - b))) for a, b in zip(weights, expected, strict=True))
 
     def wait(self, how, seconds):
-        """Returns the processor time of worker 0, as a share of the time in which it waits for worker 1 in a collective."""
-        meet = {"in a program": self.reduce, "outside": self.exchange}[how]
-        meet(1, 1)
+        """Returns the share of a processor that worker 0 uses while it waits for worker 1 in a collective."""
+        collective = {"in a program": self.reduce, "outside": self.exchange}[how]
+        collective(1, 1)
         is_late = self.strategy.cluster.worker == 1
         processor, clock = time.process_time(), time.perf_counter()
         if is_late:
             time.sleep(seconds)
-        meet(1, 1)
+        collective(1, 1)
         share = (time.process_time() - processor) / (time.perf_counter() - clock)
         return 0.0 if is_late else share
 
 
 class Mirrored:
-    """`MultiWorkerMirroredStrategy`, which XLA cannot compile here."""
+    """A worker of `MultiWorkerMirroredStrategy`, which XLA cannot compile."""
 
     def __init__(self):
-        """Joins the cluster."""
         import tensorflow as tf
 
         self.tf = tf
@@ -205,7 +207,7 @@ class Mirrored:
         self.networks = {}
 
     def train(self, network, steps):
-        """Runs so many steps, in one graph."""
+        """Runs training steps in one graph, and returns the seconds."""
         tf = self.tf
         if network not in self.networks:
             with self.strategy.scope():
@@ -223,7 +225,7 @@ class Mirrored:
         return time.perf_counter() - start
 
     def eager(self, size, count):
-        """Sums a tensor over the workers by TensorFlow's collective, an eager call each."""
+        """Sums a tensor over the workers by `count` eager calls of TensorFlow's collective, and returns the seconds."""
         tf = self.tf
         with tf.device("/device:CPU:0"):
             x = tf.ones([size])
@@ -247,23 +249,24 @@ def serve(kind, address):
                 name, *arguments = json.loads(line)
                 print(json.dumps(getattr(peer, name)(*arguments)), file=stream, flush=True)
     if kind == "mirrored":
-        os._exit(0)  # TensorFlow's servers would wait for each other.
+        os._exit(0)  # At a normal exit, TensorFlow's servers would wait for each other.
 
 
-# The parent.
+# Code of the parent process.
 
 
 def by_mpi(command, count):
-    """Starts so many workers by the `mpiexec` of the wheel `mpich`; returns what to wait for."""
+    """Starts `count` workers by the `mpiexec` of the wheel `mpich`, and returns the processes to wait for."""
     launcher = pathlib.Path(sys.executable).with_name("mpiexec")
     return [subprocess.Popen([launcher, "-n", str(count), *command], stdin=subprocess.DEVNULL)]
 
 
 def by_tf_config(command, count, **variables):
-    """Starts so many workers, each with `TF_CONFIG`; returns what to wait for."""
+    """Starts `count` workers, each with `TF_CONFIG`, and returns the processes to wait for."""
     with ExitStack() as stack:
-        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        cluster = {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in held]}
+        # All ports are open at the same time, so that they differ.
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        cluster = {"worker": [f"127.0.0.1:{server.getsockname()[1]}" for server in servers]}
     configs = [json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}) for index in range(count)]
     environments = [{**os.environ, "TF_CONFIG": config, **variables} for config in configs]
     return [subprocess.Popen(command, env=environment) for environment in environments]
@@ -271,10 +274,13 @@ def by_tf_config(command, count, **variables):
 
 @contextmanager
 def workers(kind, count, launch=None):
-    """So many workers of a kind: `call(name, *arguments)` has all of them run a command, and gives the largest answer."""
+    """Starts `count` workers of a kind for the block.
+
+    Yields a function `call(name, *arguments)`, which executes a command on all workers and returns the largest answer.
+    """
     launch = launch or {"ipu": by_mpi, "mirrored": by_tf_config}[kind]
     with ExitStack() as stack:
-        # MPI's launcher hands the standard input to one worker only.
+        # Commands cannot use the standard input, because MPI's launcher passes it to one worker only.
         address = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "commands")
         listening = stack.enter_context(socket.socket(socket.AF_UNIX))
         listening.bind(address)
@@ -302,7 +308,7 @@ def workers(kind, count, launch=None):
 
 
 def in_turn(contestants, rounds=ROUNDS):
-    """Warms up each contestant, then has all of them run in turn; the times of each."""
+    """Calls each contestant once to warm up, then all in turns, and returns the seconds that they report."""
     for call in contestants.values():
         call()
     times = {name: [] for name in contestants}
@@ -313,74 +319,78 @@ def in_turn(contestants, rounds=ROUNDS):
 
 
 def train(peer, network, steps, calls):
-    """The time of so many executions."""
+    """Returns the seconds of `calls` executions."""
     return sum(peer("train", network, steps) for _ in range(calls))
 
 
 def compare_steps():
-    """Training steps on two workers, with both strategies' workers up at the same time, and one pair at work."""
+    """Prints the times of training steps on two workers. Both strategies' workers are running, but train in turns."""
     rows = []
-    with workers("ipu", 2) as ours, workers("mirrored", 2) as theirs:
+    with workers("ipu", 2) as ipu, workers("mirrored", 2) as mirrored:
         for network, counts in STEPS.items():
             for steps in counts:
                 calls = max(1, (50 if network == "MLP" else 3) // steps)
                 times = in_turn(
                     {
-                        "ours": partial(train, ours, network, steps, calls),
-                        "theirs": partial(train, theirs, network, steps, calls),
+                        "ipu": partial(train, ipu, network, steps, calls),
+                        "mirrored": partial(train, mirrored, network, steps, calls),
                     },
                     ROUNDS if network == "MLP" else 3,
                 )
-                ratio = statistics.median(b / a for a, b in zip(times["ours"], times["theirs"], strict=True))
-                each = [statistics.median(times[name]) / calls / steps * 1e3 for name in ("ours", "theirs")]
-                rows.append([network, steps, *each, ratio, STEP_TARGET[steps]])
+                ratio = statistics.median(b / a for a, b in zip(times["ipu"], times["mirrored"], strict=True))
+                milliseconds = [statistics.median(times[name]) / calls / steps * 1e3 for name in ("ipu", "mirrored")]
+                rows.append([network, steps, *milliseconds, ratio, STEP_TARGET[steps]])
     print_table(
         "Training steps on two workers",
-        ["network", "steps an execution", "ms a step", "MultiWorkerMirroredStrategy", "times as fast", "target"],
+        ["network", "steps per execution", "ms per step", "MultiWorkerMirroredStrategy", "times as fast", "target"],
         rows,
     )
 
 
 def compare_overlap():
-    """All gradients summed in one collective, against each as soon as there is one, beside the rest of the backward pass."""
+    """Prints the times of steps with one sum of all gradients, and with sums that overlap with the backward pass."""
     rows = []
-    with workers("ipu", 2) as ours:
+    with workers("ipu", 2) as ipu:
         for network, counts in STEPS.items():
             steps = counts[-1]
             ways = ("together", "each", "none")
-            times = in_turn({how: partial(ours, "train_summing", how, network, steps) for how in ways})
-            each = [statistics.median(times[how]) / steps * 1e3 for how in ways]
+            times = in_turn({how: partial(ipu, "train_summing", how, network, steps) for how in ways})
+            milliseconds = [statistics.median(times[how]) / steps * 1e3 for how in ways]
             ratio = statistics.median(b / a for a, b in zip(times["together"], times["each"], strict=True))
-            rows.append([network, *each, ratio])
+            rows.append([network, *milliseconds, ratio])
     print_table(
-        "Sums of gradients on two workers, in ms a step",
-        ["network", "in one", "each by itself", "without sums", "each, times in one"],
+        "Sums of gradients on two workers, in ms per step",
+        ["network", "one collective", "one per gradient", "without sums", "one per gradient / one"],
         rows,
     )
 
 
 def measure_collectives(counts=(2, 4)):
-    """Sums over workers against TensorFlow's eager collective; (workers, bytes, seconds) of each for the model."""
+    """Compares sums over workers with TensorFlow's eager collective, and prints the times.
+
+    Returns:
+      For each sum in a program the number of workers, the bytes and the seconds.
+    """
     rows, points = [], []
     for count in counts:
-        with workers("ipu", count) as ours, workers("mirrored", count) as theirs:
+        with workers("ipu", count) as ipu, workers("mirrored", count) as mirrored:
             for size in SIZES:
-                ways = {"reduce": ours, "exchange": ours, "eager": theirs}
-                times = in_turn({name: partial(peer, name, size, REPEATS[size]) for name, peer in ways.items()})
-                times = {name: [seconds / REPEATS[size] * 1e6 for seconds in found] for name, found in times.items()}
+                ways = {"reduce": ipu, "exchange": ipu, "eager": mirrored}
+                seconds = in_turn({name: partial(peer, name, size, REPEATS[size]) for name, peer in ways.items()})
+                times = {name: [value / REPEATS[size] * 1e6 for value in values] for name, values in seconds.items()}
                 added = statistics.median(a - b for a, b in zip(times["reduce"], times["eager"], strict=True))
                 rows.append([count, 4 * size, *(statistics.median(times[name]) for name in ways), added])
                 points.append((count, 4 * size, rows[-1][2] / 1e6))
     print_table(
-        f"A sum over workers, in us; what a program adds is to be below {COLLECTIVE_TARGET_US:.0f} us for small tensors",
-        ["workers", "bytes", "in a program", "outside, eager", "TensorFlow, eager", "a program adds"],
+        f"A sum over workers, in us; for small tensors, a program may add at most {COLLECTIVE_TARGET_US:.0f} us",
+        ["workers", "bytes", "in a program", "eager", "TensorFlow, eager", "a program adds"],
         rows,
     )
     return points
 
 
 def scale_weakly(counts=(1, 2, 4)):
-    """The MLP with the same work for each worker: 100 steps an execution."""
+    """Prints the times of a step of the MLP with the same work for each worker, and 100 steps per execution."""
     rows = []
     with ExitStack() as stack:
         peers = {count: stack.enter_context(workers("ipu", count)) for count in counts}
@@ -390,35 +400,35 @@ def scale_weakly(counts=(1, 2, 4)):
         relative = statistics.median(b / a for a, b in zip(times[1], times[count], strict=True))
         rows.append([count, step * 1e6, relative, count / relative])
     print_table(
-        f"Weak scaling on {os.cpu_count()} cores: the MLP, {BATCH} samples a worker and step",
-        ["workers", "us a step", "times one worker's", "samples, times one worker's"],
+        f"Weak scaling on {os.cpu_count()} cores: the MLP, {BATCH} samples per worker and step",
+        ["workers", "us per step", "time / one worker", "samples per second / one worker"],
         rows,
     )
 
 
 def start(counts=(2, 4, 8, 16)):
-    """Starts, training and ends of workers: none may lack, and all learn what one process does."""
+    """Prints how long workers take to start, train and end. Their weights must equal the weights of one process."""
     rows = []
     for count in counts:
         began = time.perf_counter()
-        with workers("ipu", count) as ours:
+        with workers("ipu", count) as ipu:
             started = time.perf_counter()
-            difference = ours("learn")
+            difference = ipu("learn")
             trained = time.perf_counter()
         ended = time.perf_counter()
-        assert difference < 1e-4, f"{count} workers learn other weights: they differ by {difference}"
+        assert difference < 1e-4, f"the weights of {count} workers differ by {difference} from those of one process"
         rows.append([count, started - began, trained - started, ended - trained, f"{difference:.1e}"])
     print_table(
         f"{START_STEPS} steps of the MLP on {os.cpu_count()} cores, in seconds",
-        ["workers", "to start", "to compile and train", "to end", "largest difference to one process"],
+        ["workers", "start", "compilation and training", "end", "largest difference from one process"],
         rows,
     )
 
 
 def measure_idle():
-    """The processor time of a worker that waits for another one."""
-    with workers("ipu", 2) as ours:
-        rows = [[how, 100 * ours("wait", how, IDLE_SECONDS), 100 * IDLE_TARGET] for how in ("in a program", "outside")]
+    """Prints the processor time of a worker that waits for another one."""
+    with workers("ipu", 2) as ipu:
+        rows = [[how, 100 * ipu("wait", how, IDLE_SECONDS), 100 * IDLE_TARGET] for how in ("in a program", "outside")]
     print_table(
         f"Processor time of a worker that waits {IDLE_SECONDS} s for another one",
         ["collective", "percent", "target"],
@@ -427,7 +437,7 @@ def measure_idle():
 
 
 def main():
-    """Measures what is asked for."""
+    """Measures the parts that the command line names, or all."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--worker", choices=["ipu", "mirrored"])
     parser.add_argument("--commands", help="the socket of the worker's commands")
@@ -448,7 +458,7 @@ def main():
         print(f"\n{model}")
         rows = cost_model.extended(model)
         print_table(
-            "The gradients of 25M parameters on a network of 10 Gbit/s: the model, not a measurement",
+            "Predicted times of summing 25M gradients on a network of 10 Gbit/s",
             cost_model.HEADER,
             rows,
         )

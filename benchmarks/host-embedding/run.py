@@ -1,4 +1,4 @@
-"""A step that looks rows of a table up and trains them: on the host, in the program, and by TensorFlow alone."""
+"""Measures steps that look up and train rows of a table: on the host, in the program, and in plain TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tensorflow_ipu.ops import embedding_ops
 
 WIDTH, LOOKED_UP, STEPS, ROUNDS = 64, 1024, 200, 7
 RATE = 0.01
-# The last table is larger than a program could hold, and than many a machine's memory.
+# The second table is too large for a variable of a program.
 TABLES = {"0.25 GiB": 1 << 20, "8 GiB": 1 << 25}
 
 
 def on_the_host(strategy, rows):
-    """A loop whose table is a `HostEmbedding`, and the embedding."""
+    """Returns a loop whose table is a `HostEmbedding`, and the embedding."""
     embedding = embedding_ops.create_host_embedding(
         f"rows_{rows}",
         [rows, WIDTH],
@@ -41,7 +41,7 @@ def on_the_host(strategy, rows):
 
 
 def in_the_program(strategy, rows):
-    """A loop whose table is a variable of the program."""
+    """Returns a loop whose table is a variable of the program."""
     with strategy.scope():
         table = tf.Variable(tf.zeros([rows, WIDTH]))
 
@@ -56,7 +56,7 @@ def in_the_program(strategy, rows):
 
 
 def by_tensorflow(rows):
-    """The same loop by TensorFlow's own kernels on the CPU."""
+    """Returns the same loop, computed by TensorFlow's kernels on the CPU."""
     with tf.device("/device:CPU:0"):
         table = tf.Variable(tf.zeros([rows, WIDTH]))
 
@@ -71,11 +71,11 @@ def by_tensorflow(rows):
 
 
 def main() -> None:
-    """Prints a table with a row a size and contestant."""
+    """Prints a row for each size of the table and each loop."""
     strategy = ipu.IPUStrategy()
     lines = []
     for name, rows in TABLES.items():
-        # Sparse use: the same few thousand of the rows.
+        # The steps use only a few thousand of the rows.
         used = np.random.default_rng(0).integers(0, rows, [8, LOOKED_UP]).astype(np.int32)
         indices = tf.constant(used)
         host, embedding = on_the_host(strategy, rows)
@@ -83,13 +83,13 @@ def main() -> None:
         if name != "8 GiB":
             program, plain = in_the_program(strategy, rows), by_tensorflow(rows)
             contestants["variable of the program"] = lambda program=program, indices=indices: program(indices)
-            contestants["TensorFlow alone"] = lambda plain=plain, indices=indices: plain(indices)
+            contestants["plain TensorFlow"] = lambda plain=plain, indices=indices: plain(indices)
         with embedding.register():
             times = interleave(contestants, ROUNDS)
         assert abs(embedding.table[used[0, 0]]).max() > 0
-        for each in contestants:
-            faster = ratio(times, "host embedding", each)
-            lines.append((f"{name}, {each}", median(times, each, STEPS), faster))
+        for contestant in contestants:
+            faster = ratio(times, "host embedding", contestant)
+            lines.append((f"{name}, {contestant}", median(times, contestant, STEPS), faster))
     print_table(
         f"a step that looks up and trains {LOOKED_UP} rows of {WIDTH} (medians of {ROUNDS} rounds of {STEPS} steps)",
         ("table", "microseconds a step", "times the host embedding's"),

@@ -1,4 +1,4 @@
-"""The networks that `fit` is measured with, and arrays to train them on. They run with each backend of Keras."""
+"""The measured networks, which run with each backend of Keras, and arrays to train them on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# TensorFlow selects Keras 2 with `TF_USE_LEGACY_KERAS=1`. Environments of JAX need no TensorFlow.
+# TensorFlow selects Keras 2 with `TF_USE_LEGACY_KERAS=1`. An environment for JAX may have no TensorFlow.
 if importlib.util.find_spec("tensorflow"):
     import tensorflow as tf
 
@@ -22,28 +22,28 @@ _rng = np.random.default_rng(0)
 
 
 def images(count: int, *shape: int):
-    """Images of random numbers, and one of ten classes for each."""
+    """Returns `count` images of random numbers, and one of ten classes for each."""
     return _rng.random((count, *shape), np.float32), classes(count)
 
 
 def classes(count: int):
-    """One of ten classes for each of so many examples."""
+    """Returns one of ten classes for each of `count` examples."""
     return _rng.integers(0, 10, [count]).astype(np.int32)
 
 
 def pixels(count: int):
-    """Images of 64 x 64, and one of ten classes for each pixel."""
+    """Returns images of 64 x 64 pixels, and one of ten classes for each pixel."""
     return images(count, 64, 64, 3)[0], classes(count * 64 * 64).reshape(count, 64, 64)
 
 
 def same_images(count: int):
-    """Images of 28 x 28 as inputs and as targets."""
+    """Returns the same images of 28 x 28 pixels as inputs and as targets."""
     pictures, _ = images(count, 28, 28, 1)
     return pictures, pictures
 
 
 def words(count: int, length: int = 64):
-    """Texts of random words, padded with 0 to one length, and one of ten classes for each."""
+    """Returns texts of random words, padded with 0 to one length, and one of ten classes for each."""
     text = _rng.integers(1, WORDS, [count, length])
     text[np.arange(length) >= _rng.integers(length // 2, length + 1, [count, 1])] = 0
     return text.astype(np.int32), classes(count)
@@ -53,12 +53,12 @@ WORDS = 5000
 
 
 def mlp():
-    """The MLP of 784, 128 and 10 units."""
+    """Returns an MLP of 784, 128 and 10 units."""
     return keras.Sequential([layers.Input([784]), layers.Dense(128, activation="relu"), layers.Dense(10)])
 
 
 def small_convolutions():
-    """Two small convolutions with strides, and a layer on top."""
+    """Returns two small convolutions with strides, followed by a dense layer."""
     return keras.Sequential(
         [
             layers.Input([28, 28, 1]),
@@ -71,7 +71,7 @@ def small_convolutions():
 
 
 def convolutions():
-    """The network of the MNIST tutorial: two convolutions and poolings, dropout, and a layer on top."""
+    """Returns the network of the MNIST tutorial: two convolutions with pooling, dropout, and a dense layer."""
     return keras.Sequential(
         [
             layers.Input([28, 28, 1]),
@@ -93,7 +93,7 @@ def _convolution(x, filters: int, strides: int = 1, relu: bool = True):
 
 
 def resnet_20():
-    """The residual network of 20 layers for images of 32 x 32 (https://arxiv.org/abs/1512.03385, section 4.2)."""
+    """Returns ResNet-20 for images of 32 x 32 pixels (https://arxiv.org/abs/1512.03385, section 4.2)."""
     x = inputs = layers.Input([32, 32, 3])
     x = _convolution(x, 16)
     for filters, strides in ((16, 1), (32, 2), (64, 2)):
@@ -107,17 +107,17 @@ def resnet_20():
 
 
 def mobilenet_v2():
-    """Keras's MobileNetV2 for images of 96 x 96."""
+    """Returns Keras's MobileNetV2 for images of 96 x 96 pixels."""
     return keras.applications.MobileNetV2([96, 96, 3], weights=None, classes=10, classifier_activation=None)
 
 
 def resnet_50():
-    """Keras's ResNet-50 for images of 64 x 64."""
+    """Returns Keras's ResNet-50 for images of 64 x 64 pixels."""
     return keras.applications.ResNet50(weights=None, input_shape=[64, 64, 3], classes=10, classifier_activation=None)
 
 
 def u_net():
-    """A U-Net of three levels, that has each pixel in one of ten classes."""
+    """Returns a U-Net of three levels, which classifies each pixel."""
     x = inputs = layers.Input([64, 64, 3])
     passed = []
     for filters in (16, 32):
@@ -133,7 +133,7 @@ def u_net():
 
 
 def masked_gru():
-    """A GRU in both directions over texts, without their padding."""
+    """Returns a bidirectional GRU over texts, whose padding is masked."""
     return keras.Sequential(
         [
             layers.Input([64], dtype="int32"),
@@ -145,7 +145,7 @@ def masked_gru():
 
 
 class _Sampled(layers.Layer):
-    """A draw from the distribution that the encoder says, whose distance from the normal one is a loss."""
+    """Samples from the distribution that the encoder computes, and adds its distance from the normal one as a loss."""
 
     def __init__(self):
         super().__init__()
@@ -160,7 +160,7 @@ class _Sampled(layers.Layer):
 
 
 def autoencoder():
-    """A variational autoencoder of convolutions."""
+    """Returns a variational autoencoder of convolutions."""
     x = inputs = layers.Input([28, 28, 1])
     for filters in (32, 64):
         x = layers.Conv2D(filters, 3, strides=2, padding="same", activation="relu")(x)
@@ -194,31 +194,31 @@ def _encoder(blocks: int, width: int, heads: int, inner: int, activation: Any):
 
 
 def transformer():
-    """Two blocks of a transformer over texts of 64 words."""
+    """Returns two blocks of a transformer over texts of 64 words."""
     return _encoder(2, 64, 4, 128, "relu")
 
 
 def bert_base(blocks: int = 12):
-    """The twelve blocks of BERT base, narrowed to 128 units and two heads, over texts of 64 words."""
+    """Returns the twelve blocks of BERT base, narrowed to 128 units and two heads, over texts of 64 words."""
     return _encoder(blocks, 128, 2, 512, lambda x: keras.activations.gelu(x, approximate=True))
 
 
 def lstm():
-    """An LSTM over texts of 64 words."""
+    """Returns an LSTM over texts of 64 words."""
     return keras.Sequential(
         [layers.Input([64], dtype="int32"), layers.Embedding(WORDS, 64), layers.LSTM(64), layers.Dense(10)]
     )
 
 
 class Network(NamedTuple):
-    """How a network is trained.
+    """A network, and the settings of its training.
 
     Attributes:
-      model: Returns a new one.
-      data: Returns inputs and targets of so many examples.
-      batch: The number of examples a step.
-      steps: The number of steps an execution, for contestants that run many.
-      loss: The class of the loss, if it is not that of ten classes.
+      model: Creates the network.
+      data: Returns inputs and targets of a number of examples.
+      batch: The number of examples per step.
+      steps: The number of steps per execution, if an execution has more than one step.
+      loss: The class of the loss; None for the cross-entropy of ten classes.
     """
 
     model: Callable[[], Any]
@@ -228,15 +228,15 @@ class Network(NamedTuple):
     loss: Any = None
 
     def arrays(self, steps: int) -> Any:
-        """Returns inputs and targets of so many steps."""
+        """Returns the inputs and targets of `steps` steps."""
         return self.data(steps * self.batch)
 
     def compiled(self, steps: int = 1, dtype: str = "float32", **options: Any) -> Any:
-        """Returns a new model of a type policy, compiled to run so many steps an execution."""
+        """Returns a new model with a type policy, compiled to run `steps` steps per execution."""
         keras.mixed_precision.set_global_policy(dtype)
         model = self.model()
         loss = self.loss() if self.loss else keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        # The squares of small gradients are 0 in float16, and Adam's own epsilon then makes infinite updates.
+        # In float16, the squares of small gradients are 0. With Adam's default epsilon, updates would be infinite.
         optimizer = keras.optimizers.Adam(1e-3, epsilon=1e-3 if dtype == "float16" else 1e-7)
         model.compile(optimizer, loss, steps_per_execution=steps, **options)
         keras.mixed_precision.set_global_policy("float32")
@@ -244,10 +244,10 @@ class Network(NamedTuple):
 
 
 def pipelined(model: Any, stages: int, batches: int) -> Any:
-    """Splits the layers of a model of the scope evenly into stages, with so many batches an update."""
+    """Splits the layers of a model evenly into pipeline stages, with `batches` micro-batches per update."""
     assignments = model.get_pipeline_stage_assignment()
-    for place, assignment in enumerate(assignments):
-        assignment.pipeline_stage = place * stages // len(assignments)
+    for index, assignment in enumerate(assignments):
+        assignment.pipeline_stage = index * stages // len(assignments)
     model.set_pipeline_stage_assignment(assignments)
     model.set_pipelining_options(batches, gradient_accumulation_reduction_method="mean")
     return model

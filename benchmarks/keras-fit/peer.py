@@ -1,7 +1,8 @@
-"""Trains a network outside TensorFlow: `peer.py eager|compiled|jax NETWORK DATA BATCH`.
+"""Trains a network in PyTorch or JAX: `peer.py eager|compiled|jax NETWORK DATA BATCH`.
 
-`DATA` is a file of NumPy arrays `x` and `y`. The script prints the seconds of the first step. Then it runs an epoch for each
-line of its input, and prints a line. The loop is the shortest there is: batches are made before, and losses are not read.
+`DATA` is a file of NumPy arrays `x` and `y`. The script prints the seconds of the first step. Then, for each line of its
+input, it runs an epoch and prints a line. The loop does as little as possible: batches are in memory, and losses are not
+read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 
 def torch_steps(name, compiled, batches):
-    """Returns a function that makes a step for each of the batches in PyTorch, and the batches as tensors."""
+    """Returns a function that runs a PyTorch step for each batch, and the batches as tensors."""
     import torch
     import torch_networks
     from torch.nn import functional
@@ -36,14 +37,14 @@ def torch_steps(name, compiled, batches):
             optimizer.step()
 
     def tensor(array):
-        made = torch.from_numpy(array)
-        return made.permute(0, 3, 1, 2).contiguous() if made.ndim == 4 else made
+        value = torch.from_numpy(array)
+        return value.permute(0, 3, 1, 2).contiguous() if value.ndim == 4 else value
 
     return steps, [(tensor(x), tensor(y if y.dtype == np.float32 else y.astype(np.int64))) for x, y in batches]
 
 
 def jax_steps(name, batches):
-    """Returns a function that makes a step for each of the batches in JAX, of Keras's network, and the batches."""
+    """Returns a function that runs a JAX step of Keras's network for each batch, and the batches on the device."""
     import jax
     from networks import NETWORKS
 
@@ -51,18 +52,18 @@ def jax_steps(name, batches):
     loss, optimizer = model.loss, model.optimizer
     optimizer.build(model.trainable_variables)
     variables = (model.trainable_variables, model.non_trainable_variables, optimizer.variables)
-    state = [[one.value for one in kind] for kind in variables]
+    state = [[variable.value for variable in group] for group in variables]
 
-    def loss_of(trainable, others, x, y):
-        outputs, others, added = model.stateless_call(trainable, others, x, training=True, return_losses=True)
-        return loss(y, outputs) + sum(added), others
+    def loss_of(trainable, fixed, x, y):
+        outputs, fixed, added = model.stateless_call(trainable, fixed, x, training=True, return_losses=True)
+        return loss(y, outputs) + sum(added), fixed
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state, x, y):
-        trainable, others, slots = state
-        gradients, others = jax.grad(loss_of, has_aux=True)(trainable, others, x, y)
+        trainable, fixed, slots = state
+        gradients, fixed = jax.grad(loss_of, has_aux=True)(trainable, fixed, x, y)
         trainable, slots = optimizer.stateless_apply(slots, gradients, trainable)
-        return [trainable, others, slots]
+        return [trainable, fixed, slots]
 
     def steps(batches):
         nonlocal state
@@ -74,12 +75,12 @@ def jax_steps(name, batches):
 
 
 def main():
-    """Serves epochs."""
+    """Runs an epoch for each line of the standard input."""
     way, name, path, batch = sys.argv[1:]
     with np.load(path) as data:
         x, y = data["x"], data["y"]
     size = int(batch)
-    batches = [(x[at : at + size], y[at : at + size]) for at in range(0, len(x), size)]
+    batches = [(x[start : start + size], y[start : start + size]) for start in range(0, len(x), size)]
     steps, batches = jax_steps(name, batches) if way == "jax" else torch_steps(name, way == "compiled", batches)
     start = time.perf_counter()
     steps(batches[:1])

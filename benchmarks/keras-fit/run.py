@@ -1,4 +1,4 @@
-"""What `fit` costs in a strategy's scope, against Keras alone with and without `jit_compile`: a row a network."""
+"""Compares `fit` in a strategy's scope with plain Keras, with and without `jit_compile`, for each network."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ TYPES = ("float16", "mixed_float16")
 
 
 class Target(NamedTuple):
-    """The share of the time of others, of which the best counts, that a step in the scope may take."""
+    """The largest share of the time of the fastest of some ways that a step in the scope may take."""
 
     ways: tuple[str, ...]
-    most: float
+    limit: float
 
 
 class Row(NamedTuple):
-    """How a network is measured.
+    """The targets of a network, and the settings with which it is measured.
 
     Attributes:
-      many: The target with many steps an execution.
-      one: The target with one step an execution, against others with one; None if that is not measured.
-      first: What the first epoch may take, of Keras without `jit_compile`.
-      epoch: The number of steps an epoch, if it is not that of an execution.
-      rounds: The number of epochs that are timed.
-      ways: The ways that can run the network.
+      many: The target with many steps per execution.
+      single: The target with one step per execution, compared with ways with one step; None if that is not measured.
+      first: The target of the first epoch, relative to Keras without `jit_compile`.
+      epoch: The number of steps per epoch; 0 for one execution.
+      rounds: The number of timed epochs.
+      ways: The ways that can train the network.
     """
 
     many: Target
-    one: Target | None = None
+    single: Target | None = None
     first: str = ""
     epoch: int = 0
     rounds: int = 5
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 
 class Contestant(NamedTuple):
-    """A way to run `fit`, with so many steps an execution."""
+    """A way to run `fit`, with a number of steps per execution and a type."""
 
     way: str
     steps: int
@@ -64,21 +64,21 @@ class Measured(NamedTuple):
     Attributes:
       times: The seconds of each timed epoch.
       first: The seconds of the first epoch.
-      epoch: The number of steps an epoch.
+      epoch: The number of steps per epoch.
     """
 
     times: Times
     first: dict[Any, float]
     epoch: int
 
-    def step(self, one: Hashable) -> float | str:
-        """Returns the milliseconds a step, and nothing for a contestant that was not measured."""
-        return median(self.times, one, self.epoch) / 1e3 if one in self.times else ""
+    def step(self, contestant: Hashable) -> float | str:
+        """Returns the milliseconds per step, or an empty text for a contestant that was not measured."""
+        return median(self.times, contestant, self.epoch) / 1e3 if contestant in self.times else ""
 
-    def share(self, ours: Hashable, others: Sequence[Hashable]) -> float | str:
-        """Returns the share of the time of the best of others, and nothing if none was measured."""
-        known = [one for one in others if one in self.times]
-        return 1 / ratio(self.times, ours, min(known, key=self.step)) if known else ""
+    def share(self, ours: Hashable, references: Sequence[Hashable]) -> float | str:
+        """Returns the share of the time of the fastest reference, or an empty text if none was measured."""
+        measured = [contestant for contestant in references if contestant in self.times]
+        return 1 / ratio(self.times, ours, min(measured, key=self.step)) if measured else ""
 
 
 EITHER = (PLAIN, JIT)
@@ -100,12 +100,12 @@ ROWS = {
 
 
 if keras.Model.__module__.startswith("tf_keras."):
-    # With `jit_compile`, it compiles its recurrent layers anew at each execution.
+    # With `jit_compile`, Keras 2 compiles recurrent layers again in each execution.
     ROWS["lstm"] = Row(Target((PLAIN,), 0.77), Target((PLAIN,), 1.0), rounds=9, ways=(PLAIN, OURS))
 
 
 def model_of(network: Network, contestant: Contestant) -> Any:
-    """Returns a new compiled model, which is in a strategy's scope where that is the contestant's way."""
+    """Returns a new compiled model, created in a strategy's scope if that is the contestant's way."""
     way, steps, dtype = contestant
     if way != OURS:
         return network.compiled(steps, dtype, jit_compile=way == JIT)
@@ -114,38 +114,38 @@ def model_of(network: Network, contestant: Contestant) -> Any:
 
 
 def fit_of(network: Network, contestant: Contestant, data: Any) -> Callable[[], object]:
-    """Returns an epoch of a new model."""
+    """Returns a function that trains a new model for an epoch."""
     model = model_of(network, contestant)
     return lambda: model.fit(*data, batch_size=network.batch, verbose=0)
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Returns how long a call takes."""
+    """Returns the seconds that a call takes."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
 def warm_up() -> None:
-    """Makes TensorFlow, Keras and XLA create what they create once a process."""
+    """Trains a small network in each way, so that TensorFlow, Keras and XLA create their objects of the process."""
     network = NETWORKS["small-convolutions"]
     for way in (PLAIN, JIT, OURS):
         fit_of(network, Contestant(way, 1), network.arrays(2))()
 
 
 def measure(name: str, contestants: Sequence[Contestant]) -> Measured:
-    """Trains a network by each contestant."""
+    """Trains a network with each contestant, in turns."""
     network, row = NETWORKS[name], ROWS[name]
     epoch = row.epoch or network.steps
     data = network.arrays(epoch)
-    calls = {one: fit_of(network, one, data) for one in contestants}
-    first = {one: seconds(call) for one, call in calls.items()}
+    calls = {contestant: fit_of(network, contestant, data) for contestant in contestants}
+    first = {contestant: seconds(call) for contestant, call in calls.items()}
     return Measured(interleave(calls, row.rounds), first, epoch)
 
 
 @dataclasses.dataclass
 class Steps:
-    """The tables of steps and first epochs in float32."""
+    """The tables of steps and of first epochs in float32."""
 
     steps: list[list[object]] = dataclasses.field(default_factory=list)
     first: list[list[object]] = dataclasses.field(default_factory=list)
@@ -153,14 +153,15 @@ class Steps:
     def add(self, name: str) -> None:
         """Measures a network."""
         row, many = ROWS[name], NETWORKS[name].steps
-        ones = [way for way in row.ways if row.one and way in (PLAIN, OURS, *row.one.ways)]
-        measured = measure(name, [Contestant(way, many) for way in row.ways] + [Contestant(way, 1) for way in ones])
+        single_ways = [way for way in row.ways if row.single and way in (PLAIN, OURS, *row.single.ways)]
+        contestants = [Contestant(way, many) for way in row.ways] + [Contestant(way, 1) for way in single_ways]
+        measured = measure(name, contestants)
         cells: list[object] = [measured.step(Contestant(way, n)) for way in (PLAIN, JIT, OURS) for n in (1, many)]
-        others = [Contestant(way, n) for way in row.many.ways for n in (1, many)]
-        cells += [measured.share(Contestant(OURS, many), others), row.many.most]
+        references = [Contestant(way, n) for way in row.many.ways for n in (1, many)]
+        cells += [measured.share(Contestant(OURS, many), references), row.many.limit]
         cells += [
-            measured.share(Contestant(OURS, 1), [Contestant(way, 1) for way in row.one.ways] if row.one else []),
-            row.one.most if row.one else "",
+            measured.share(Contestant(OURS, 1), [Contestant(way, 1) for way in row.single.ways] if row.single else []),
+            row.single.limit if row.single else "",
         ]
         self.steps.append([f"`{name}`, {many} steps", *cells])
         first = [measured.first.get(Contestant(way, many), "") for way in (PLAIN, JIT, OURS)]
@@ -169,40 +170,40 @@ class Steps:
     def show(self) -> None:
         """Prints the tables."""
         ways = [f"{way}, {count}" for way in (PLAIN, JIT, OURS) for count in ("1", "many")]
-        header = ["ms a step", *ways, "share of many", "at most", "share of one", "at most"]
-        print_table("Steps of float32, by steps an execution", header, self.steps)
-        print_table("The first epoch", ["s, many steps", PLAIN, JIT, OURS, "of plain", "target"], self.first)
+        header = ["ms per step", *ways, "share, many", "at most", "share, 1", "at most"]
+        print_table("Steps of float32, by steps per execution", header, self.steps)
+        print_table("The first epoch", ["s, many steps", PLAIN, JIT, OURS, "scope / plain", "target"], self.first)
 
 
 @dataclasses.dataclass
 class Types:
-    """The table of steps in other types, many an execution."""
+    """The table of steps in other types, with many steps per execution."""
 
     dtypes: Sequence[str]
     rows: list[list[object]] = dataclasses.field(default_factory=list)
 
     def add(self, name: str) -> None:
-        """Measures a network in each type, and in the scope in float32 too."""
+        """Measures a network in each type, and also with float32 in the scope."""
         many = NETWORKS[name].steps
         single = Contestant(OURS, many)
         halves = [Contestant(way, many, dtype) for dtype in self.dtypes for way in ROWS[name].ways]
         measured = measure(name, [single, *halves])
         for dtype in self.dtypes:
             plain, jit, ours = (Contestant(way, many, dtype) for way in (PLAIN, JIT, OURS))
-            steps = [measured.step(one) for one in (single, plain, jit, ours)]
-            shares = [measured.share(ours, [one]) for one in (single, plain, jit)]
-            first = [measured.first[one] for one in (single, ours)]
+            steps = [measured.step(contestant) for contestant in (single, plain, jit, ours)]
+            shares = [measured.share(ours, [reference]) for reference in (single, plain, jit)]
+            first = [measured.first[contestant] for contestant in (single, ours)]
             self.rows.append([f"`{name}`, {dtype}", *steps, *shares, *first, first[1] / first[0]])
 
     def show(self) -> None:
         """Prints the table."""
         steps = ["scope, float32", PLAIN, JIT, OURS, "of float32, 1.3", "of plain, 1.0", "of jit, 1.0"]
         first = ["first epoch, s: float32", "that type", "of float32, 1.3"]
-        print_table("Steps by type, and what they may take at most", ["ms a step", *steps, *first], self.rows)
+        print_table("Steps by type; shares have their targets", ["ms per step", *steps, *first], self.rows)
 
 
 def second_fit() -> None:
-    """Prints how soon a `fit` of the MLP that is not the first begins its first batch, and ends it."""
+    """Prints the times from the call of a second `fit` of the MLP to the begin and the end of its first batch."""
     network = NETWORKS["mlp"]
     data = network.arrays(500)
     model = model_of(network, Contestant(OURS, 1))
@@ -220,7 +221,7 @@ def second_fit() -> None:
 
 
 def tutorial() -> None:
-    """Prints how long the MNIST tutorial takes from start to end: a model, an epoch of 60,000 images, an evaluation."""
+    """Prints the time of the MNIST tutorial: it creates a model, trains an epoch of 60,000 images, and evaluates."""
     network = NETWORKS["convolutions"]
     data, held_out = (network.arrays(count // network.batch) for count in (60_000, 10_000))
 
@@ -232,29 +233,28 @@ def tutorial() -> None:
 
     times = {way: seconds(lambda way=way: learn(way)) for way in (PLAIN, OURS)}
     print_table(
-        "the MNIST tutorial, 60,000 images, batch 64, one step an execution: from start to end, s",
-        ["who", "takes", "of Keras"],
-        [[way, taken, taken / times[PLAIN]] for way, taken in times.items()],
+        "the MNIST tutorial, 60,000 images, batch 64, one step per execution: from start to end",
+        ["way", "s", "share of plain"],
+        [[way, total, total / times[PLAIN]] for way, total in times.items()],
     )
 
 
 def main() -> None:
-    """Runs the rows that the command names; all if it names none."""
-    others: dict[str, Callable[[], None]] = {"second-fit": second_fit, "tutorial": tutorial}
+    """Measures the networks that the command line names, or all."""
+    extras: dict[str, Callable[[], None]] = {"second-fit": second_fit, "tutorial": tutorial}
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rows", nargs="*", metavar="row", help=f"{', '.join([*ROWS, *others])}; all if omitted")
-    parser.add_argument("--types", nargs="+", choices=TYPES, help="measure steps in these types against float32's")
-    words = parser.parse_args()
-    known = [*ROWS] if words.types else [*ROWS, *others]
-    if unknown := set(words.rows) - set(known):
-        parser.error(f"there is no row {', '.join(sorted(unknown))}: there are {', '.join(known)}")
-    names = words.rows or known
+    parser.add_argument("rows", nargs="*", metavar="network", help=f"{', '.join([*ROWS, *extras])}; all if omitted")
+    parser.add_argument("--types", nargs="+", choices=TYPES, help="compare steps in these types with float32")
+    options = parser.parse_args()
+    names = [*ROWS] if options.types else [*ROWS, *extras]
+    if unknown := set(options.rows) - set(names):
+        parser.error(f"unknown network {', '.join(sorted(unknown))}; the networks are {', '.join(names)}")
     warm_up()
-    table = Types(words.types) if words.types else Steps()
+    table = Types(options.types) if options.types else Steps()
     try:
-        for name in names:
-            table.add(name) if name in ROWS else others[name]()
-    finally:  # An interrupted run shows what it has measured.
+        for name in options.rows or names:
+            table.add(name) if name in ROWS else extras[name]()
+    finally:  # An interrupted benchmark prints the networks that it has measured.
         table.show()
 
 

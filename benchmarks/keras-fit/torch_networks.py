@@ -1,4 +1,4 @@
-"""The networks of `networks.py` in PyTorch, with images as (batch, channels, height, width)."""
+"""The networks of `networks.py` in PyTorch. Images have the shape (batch, channels, height, width)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ WORDS = 5000
 
 
 class _Residual(nn.Module):
-    """Adds the outputs of layers to their inputs, or to the inputs behind a shortcut."""
+    """Adds the outputs of layers to their inputs or to the outputs of a shortcut."""
 
-    def __init__(self, layers: nn.Module, shortcut: nn.Module | None = None, after: nn.Module | None = None) -> None:
+    def __init__(self, layers: nn.Module, shortcut: nn.Module | None = None, output: nn.Module | None = None) -> None:
         super().__init__()
-        self.layers, self.shortcut, self.after = layers, shortcut or nn.Identity(), after or nn.Identity()
+        self.layers, self.shortcut, self.output = layers, shortcut or nn.Identity(), output or nn.Identity()
 
     def forward(self, x):
-        return self.after(self.shortcut(x) + self.layers(x))
+        return self.output(self.shortcut(x) + self.layers(x))
 
 
 class _Mean(nn.Module):
-    """The mean over dimensions."""
+    """Computes the mean over dimensions."""
 
     def __init__(self, *dimensions: int) -> None:
         super().__init__()
@@ -30,36 +30,36 @@ class _Mean(nn.Module):
         return x.mean(self.dimensions)
 
 
-def _convolution(inputs: int, filters: int, size: int = 3, strides: int = 1, groups: int = 1, after=None):
+def _convolution(inputs: int, filters: int, size: int = 3, strides: int = 1, groups: int = 1, activation=None):
     layer = nn.Conv2d(inputs, filters, size, strides, size // 2, groups=groups, bias=False)
-    return nn.Sequential(layer, nn.BatchNorm2d(filters), after or nn.ReLU())
+    return nn.Sequential(layer, nn.BatchNorm2d(filters), activation or nn.ReLU())
 
 
 def mlp():
-    """The MLP of 784, 128 and 10 units."""
+    """Returns an MLP of 784, 128 and 10 units."""
     return nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
 def small_convolutions():
-    """Two small convolutions with strides, and a layer on top."""
+    """Returns two small convolutions with strides, followed by a dense layer."""
     layers = [nn.Conv2d(1, 8, 3, 2), nn.ReLU(), nn.Conv2d(8, 16, 3, 2), nn.ReLU()]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(16 * 6 * 6, 10))
 
 
 def convolutions():
-    """The network of the MNIST tutorial."""
+    """Returns the network of the MNIST tutorial."""
     layers = [nn.Conv2d(1, 32, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)]
     return nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.5), nn.Linear(64 * 5 * 5, 10))
 
 
 def resnet_20():
-    """The residual network of 20 layers."""
+    """Returns ResNet-20."""
     layers, width = [_convolution(3, 16)], 16
     for filters, strides in ((16, 1), (32, 2), (64, 2)):
         for block in range(3):
             first = strides if block == 0 else 1
             inner = nn.Sequential(
-                _convolution(width, filters, strides=first), _convolution(filters, filters, after=nn.Identity())
+                _convolution(width, filters, strides=first), _convolution(filters, filters, activation=nn.Identity())
             )
             shortcut = nn.Conv2d(width, filters, 1, first) if width != filters else None
             layers.append(_Residual(inner, shortcut, nn.ReLU()))
@@ -68,7 +68,7 @@ def resnet_20():
 
 
 def resnet_50():
-    """ResNet-50."""
+    """Returns ResNet-50."""
     layers, width = [_convolution(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)], 64
     for filters, blocks, strides in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
         for block in range(blocks):
@@ -76,17 +76,17 @@ def resnet_50():
             inner = nn.Sequential(
                 _convolution(width, filters, 1, first),
                 _convolution(filters, filters),
-                _convolution(filters, 4 * filters, 1, after=nn.Identity()),
+                _convolution(filters, 4 * filters, 1, activation=nn.Identity()),
             )
-            shortcut = _convolution(width, 4 * filters, 1, first, after=nn.Identity()) if block == 0 else None
+            shortcut = _convolution(width, 4 * filters, 1, first, activation=nn.Identity()) if block == 0 else None
             layers.append(_Residual(inner, shortcut, nn.ReLU()))
             width = 4 * filters
     return nn.Sequential(*layers, _Mean(2, 3), nn.Linear(width, 10))
 
 
 def mobilenet_v2():
-    """MobileNetV2."""
-    layers, width = [_convolution(3, 32, strides=2, after=nn.ReLU6())], 32
+    """Returns MobileNetV2."""
+    layers, width = [_convolution(3, 32, strides=2, activation=nn.ReLU6())], 32
     for expansion, filters, blocks, strides in (
         *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
         *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
@@ -94,13 +94,13 @@ def mobilenet_v2():
         for block in range(blocks):
             first, wide = strides if block == 0 else 1, expansion * width
             inner = nn.Sequential(
-                _convolution(width, wide, 1, after=nn.ReLU6()) if expansion > 1 else nn.Identity(),
-                _convolution(wide, wide, 3, first, groups=wide, after=nn.ReLU6()),
-                _convolution(wide, filters, 1, after=nn.Identity()),
+                _convolution(width, wide, 1, activation=nn.ReLU6()) if expansion > 1 else nn.Identity(),
+                _convolution(wide, wide, 3, first, groups=wide, activation=nn.ReLU6()),
+                _convolution(wide, filters, 1, activation=nn.Identity()),
             )
             layers.append(_Residual(inner) if first == 1 and width == filters else inner)
             width = filters
-    return nn.Sequential(*layers, _convolution(width, 1280, 1, after=nn.ReLU6()), _Mean(2, 3), nn.Linear(1280, 10))
+    return nn.Sequential(*layers, _convolution(width, 1280, 1, activation=nn.ReLU6()), _Mean(2, 3), nn.Linear(1280, 10))
 
 
 def _double(inputs: int, filters: int):
@@ -131,7 +131,7 @@ class _UNet(nn.Module):
 
 
 class _Recurrent(nn.Module):
-    """A recurrent layer over texts, with or without their padding."""
+    """A recurrent layer over texts, whose padding may be masked."""
 
     def __init__(self, layer: nn.Module, outputs: int, masked: bool) -> None:
         super().__init__()
@@ -149,17 +149,17 @@ class _Recurrent(nn.Module):
 
 
 def masked_gru():
-    """A GRU in both directions over texts, without their padding."""
+    """Returns a bidirectional GRU over texts, whose padding is masked."""
     return _Recurrent(nn.GRU(64, 64, batch_first=True, bidirectional=True), 128, masked=True)
 
 
 def lstm():
-    """An LSTM over texts of 64 words."""
+    """Returns an LSTM over texts of 64 words."""
     return _Recurrent(nn.LSTM(64, 64, batch_first=True), 64, masked=False)
 
 
 class _Autoencoder(nn.Module):
-    """A variational autoencoder, that keeps the distance of its draws from the normal distribution as a loss."""
+    """A variational autoencoder, which also returns the distance of its samples from the normal distribution as a loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class _Autoencoder(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Attention of a sequence to itself."""
+    """Self-attention."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -205,17 +205,17 @@ def _encoder(blocks: int, width: int, heads: int, inner: int, activation: nn.Mod
     for _ in range(blocks):
         wide = [nn.Linear(width, inner), activation, nn.Linear(inner, width)]
         for part in ([_Attention(width, heads)], wide):
-            layers += [_Residual(nn.Sequential(*part, nn.Dropout(0.1)), after=nn.LayerNorm(width, 1e-3))]
+            layers += [_Residual(nn.Sequential(*part, nn.Dropout(0.1)), output=nn.LayerNorm(width, 1e-3))]
     return nn.Sequential(*layers, _Mean(1), nn.Linear(width, 10))
 
 
 def transformer():
-    """Two blocks of a transformer over texts of 64 words."""
+    """Returns two blocks of a transformer over texts of 64 words."""
     return _encoder(2, 64, 4, 128, nn.ReLU())
 
 
 def bert_base():
-    """The twelve blocks of BERT base, narrowed to 128 units and two heads."""
+    """Returns the twelve blocks of BERT base, narrowed to 128 units and two heads."""
     return _encoder(12, 128, 2, 512, nn.GELU("tanh"))
 
 

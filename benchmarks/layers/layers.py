@@ -1,4 +1,4 @@
-"""The layers that are measured: each kind in three sizes."""
+"""The measured layers: each kind in three sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 
 class Layer(NamedTuple):
-    """A function of tensors of these shapes, which has gradients with respect to all of them."""
+    """A differentiable function of tensors with given shapes."""
 
     name: str
     call: Callable[..., Any]
@@ -19,7 +19,7 @@ class Layer(NamedTuple):
 
 
 def _convolution(size: tuple[int, ...], kernel: tuple[int, ...], features: int, dtype: Any, **options: Any) -> Layer:
-    """A convolution of a batch [batch, *space, features]."""
+    """Returns a convolution of a batch of shape [batch, *space, features]."""
     options = {"strides": 1, "padding": "SAME", **options}
     name = f"conv{len(kernel)}d {'x'.join(map(str, kernel))}, {features} of {list(size)}"
     name += "".join(f", {key} {value}" for key, value in options.items() if value not in (1, "SAME"))
@@ -30,12 +30,12 @@ def _convolution(size: tuple[int, ...], kernel: tuple[int, ...], features: int, 
 def convolutions(
     *cases: tuple[tuple[int, ...], int], kernel: tuple[int, ...], dtype: Any = tf.float32, **options: Any
 ) -> list[Layer]:
-    """Convolutions of batches of these sizes to so many features."""
+    """Returns a convolution for each pair of a batch's shape and a number of output features."""
     return [_convolution(size, kernel, features, dtype, **options) for size, features in cases]
 
 
 def depthwise(*sizes: tuple[int, ...], stride: int = 1) -> Iterator[Layer]:
-    """A filter of 3x3 for each feature."""
+    """Yields depthwise convolutions with filters of 3x3."""
     strides = [1, stride, stride, 1]
     for size in sizes:
         name = f"depthwise 3x3 of {list(size)}" + (f", stride {stride}" if stride > 1 else "")
@@ -43,7 +43,7 @@ def depthwise(*sizes: tuple[int, ...], stride: int = 1) -> Iterator[Layer]:
 
 
 def transposed(*cases: tuple[tuple[int, int, int, int], int]) -> Iterator[Layer]:
-    """Transposed convolutions that double the sides."""
+    """Yields transposed convolutions that double height and width."""
     for size, features in cases:
         output = [size[0], 2 * size[1], 2 * size[2], features]
         yield Layer(
@@ -54,7 +54,7 @@ def transposed(*cases: tuple[tuple[int, int, int, int], int]) -> Iterator[Layer]
 
 
 def poolings(kind: str, window: int, stride: int, *sizes: tuple[int, ...]) -> Iterator[Layer]:
-    """Poolings of windows of this side."""
+    """Yields poolings with square windows."""
     pool = getattr(tf.nn, f"{kind}_pool")
     for size in sizes:
         name = f"{kind} pool {window}/{stride} of {list(size)}"
@@ -62,38 +62,38 @@ def poolings(kind: str, window: int, stride: int, *sizes: tuple[int, ...]) -> It
 
 
 def resizings(*sizes: tuple[int, int, int, int]) -> Iterator[Layer]:
-    """Bilinear resizings to twice the sides."""
+    """Yields bilinear resizings that double height and width."""
     for size in sizes:
         sides = [2 * size[1], 2 * size[2]]
         yield Layer(f"resize to {sides} of {list(size)}", lambda x, sides=sides: tf.image.resize(x, sides), (size,))
 
 
 def dropouts(*sizes: tuple[int, ...]) -> Iterator[Layer]:
-    """Half of the features, by a seed that is the same at each step."""
+    """Yields dropouts of half of the features, with the same seed in each step."""
     for size in sizes:
         yield Layer(f"dropout of {list(size)}", lambda x: tf.nn.experimental.stateless_dropout(x, 0.5, [1, 2]), (size,))
 
 
 def sortings(*sizes: tuple[int, int]) -> Iterator[Layer]:
-    """Rows in order."""
+    """Yields sortings of rows."""
     for size in sizes:
         yield Layer(f"sort of {list(size)}", lambda x: tf.sort(x) * tf.range(float(x.shape[1])), (size,))
 
 
 def largest(count: int, *sizes: tuple[int, int]) -> Iterator[Layer]:
-    """The first few of rows."""
+    """Yields selections of the largest `count` elements of each row."""
     for size in sizes:
         yield Layer(f"top {count} of {list(size)}", lambda x: tf.math.top_k(x, count)[0], (size,))
 
 
 def running_sums(*sizes: tuple[int, int]) -> Iterator[Layer]:
-    """Sums of all before."""
+    """Yields cumulative sums of rows."""
     for size in sizes:
         yield Layer(f"cumsum of {list(size)}", lambda x: tf.cumsum(x, axis=1), (size,))
 
 
 def embeddings(*cases: tuple[tuple[int, int], int]) -> Iterator[Layer]:
-    """Rows of a table, so many of them."""
+    """Yields lookups of rows of a table, for each pair of the table's shape and the number of rows."""
     for table, count in cases:
         rows = np.random.default_rng(1).integers(0, table[0], count).astype(np.int32)
         yield Layer(f"embedding of {count} in {list(table)}", lambda x, rows=rows: tf.gather(x, rows), (table,))

@@ -1,4 +1,4 @@
-"""What a layer's step, forward and gradients, costs by XLA and by TensorFlow's kernels inside of a program."""
+"""Compares the time of a layer's forward and backward pass by XLA and by host kernels."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu import programs
 from tensorflow_ipu.programs import _host_kernels
 
-LOOP, LONGEST_LOOP = 4, 256  # Steps in a loop: more for those that are done in less time
-ENOUGH = 0.01  # than so many seconds, in which it matters who calls the program.
-NEAR = 1.05  # A choice that is this much slower than the best counts as the best.
-HOPELESS = 2.5  # What takes so many times as long as the best is not measured again, once it has been
-SURE = 4  # so often, or when it takes this many seconds.
+LOOP, LONGEST_LOOP = 4, 256  # The smallest and the largest number of steps in a loop.
+ENOUGH = 0.01  # The seconds that a loop should take at least, so that the time of the call does not matter.
+NEAR = 1.05  # The default counts as the fastest way if it takes at most this many times as long.
+HOPELESS = 2.5  # A way that takes this many times as long as the fastest is not measured again
+SURE = 4  # after this many rounds, or after the first if a call takes LONG seconds.
 LONG = 0.2
 DEVICE = "/device:IPU:0"
 WAYS = ("XLA", "rewritten", "host", "default")
@@ -37,7 +37,7 @@ Call = Callable[[int], object]
 
 
 def stepper(layer: Layer) -> Callable[..., Any]:
-    """One step of gradient descent on what the layer is given."""
+    """Returns a function that runs one step of gradient descent on the inputs of the layer."""
 
     def step(*values: Any) -> list[Any]:
         with tf.GradientTape() as tape:
@@ -53,8 +53,8 @@ class Contest(NamedTuple):
     """The ways to compute a layer.
 
     Attributes:
-      calls: A call for each program.
-      same: For each way the first one that has its program.
+      calls: A function that runs a number of steps, for each way with a distinct program.
+      same: For each way the first way with the same program.
     """
 
     calls: dict[str, Call]
@@ -62,7 +62,7 @@ class Contest(NamedTuple):
 
 
 def contest(layer: Layer, loop: bool) -> Contest:
-    """What computes so many steps of the layer, by each way."""
+    """Traces the programs of a layer, and detects ways with the same program."""
     rng = np.random.default_rng(0)
     values = [tf.constant(rng.normal(size=shape, scale=0.1), layer.dtype) for shape in layer.shapes]
     step = stepper(layer)
@@ -70,11 +70,11 @@ def contest(layer: Layer, loop: bool) -> Contest:
     def steps(count: Any, *values: Any) -> Any:
         if not loop:
             return step(*values)
-        return tf.while_loop(lambda at, *_: at < count, lambda at, *now: [at + 1, *step(*now)], [0, *values])[1:]
+        return tf.while_loop(lambda i, *_: i < count, lambda i, *state: [i + 1, *step(*state)], [0, *values])[1:]
 
     calls: dict[str, Call] = {}
     same: dict[str, str] = {}
-    known: dict[str, list[Any]] = {}
+    codes: dict[str, list[Any]] = {}
     for way in WAYS:
         program = tf.function(steps, jit_compile=True)
         arguments = (tf.constant(1), *values)
@@ -84,30 +84,37 @@ def contest(layer: Layer, loop: bool) -> Contest:
         else:
             with _host_kernels.wherever_known() if way == "host" else contextlib.nullcontext():
                 code = instructions(programs.Program.trace(program, arguments, {}, DEVICE, strategy.extended.target))
-        same[way] = next((other for other in known if known[other] == code), way)
-        known.setdefault(same[way], code)
-        # By a strategy where one runs the same program: what the call itself takes is no matter of the layer.
+        same[way] = next((earlier for earlier in codes if codes[earlier] == code), way)
+        codes.setdefault(same[way], code)
+        # If a strategy runs XLA's program too, use the strategy's call for it, so that all calls have the same overhead.
         if same[way] == way or same[way] == "XLA":
             calls[same[way]] = functools.partial(run, strategy, program, values)
     return Contest(calls, same)
 
 
 def run(strategy: ipu.IPUStrategy | None, program: Any, values: list[Any], count: int) -> object:
-    """Runs so many steps, without a strategy as plain TensorFlow does."""
+    """Runs `count` steps, without a strategy in plain TensorFlow."""
     arguments = (tf.constant(count), *values)
     return program(*arguments) if strategy is None else strategy.run(program, arguments)
 
 
 def instructions(program: programs.Program) -> list[Any]:
-    """What a program consists of: two that have the same run the same code."""
+    """Returns the instructions of a program. Two programs with equal lists run the same code."""
     module: Any = hlo_pb2.HloModuleProto()  # pyright: ignore[reportAttributeAccessIssue]
     module.ParseFromString(programs.hlo(program.function, program.inputs, DEVICE))
-    everything = [one for part in module.computations for one in part.instructions]
-    return [(one.opcode, one.custom_call_target, one.shape.SerializeToString()) for one in everything]
+    return [
+        (instruction.opcode, instruction.custom_call_target, instruction.shape.SerializeToString())
+        for computation in module.computations
+        for instruction in computation.instructions
+    ]
 
 
 def measure(calls: dict[str, Call], count: int, seconds: float) -> dict[str, float]:
-    """The shortest of interleaved times of a step by each way, in microseconds; `count` steps or more to a call."""
+    """Returns the shortest time of a step for each way, in microseconds.
+
+    The ways take turns, and each round begins with another one. A call runs `count` steps, or more if they are fast. Slow
+    ways leave the comparison early.
+    """
 
     def timed(call: Call, count: int) -> float:
         start = time.perf_counter()
@@ -132,11 +139,11 @@ def measure(calls: dict[str, Call], count: int, seconds: float) -> dict[str, flo
 
 
 class Row(NamedTuple):
-    """What a layer took.
+    """The times of a layer.
 
     Attributes:
-      times: By each way, in microseconds.
-      chosen: The way that is the default; itself where it has a program of its own.
+      times: Microseconds of a step for each way.
+      chosen: The way that has the program of the default; "default" if no other way has it.
     """
 
     layer: str
@@ -146,7 +153,7 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """What the best way takes of the time of the default."""
+        """The time of the fastest way, as a share of the default's."""
         return min(self.times.values()) / self.times["default"]
 
 
@@ -157,8 +164,8 @@ def measured(layer: Layer, where: str, seconds: float) -> Row:
     return Row(layer.name, where, {way: times[ways.same[way]] for way in WAYS}, ways.same["default"])
 
 
-def kept(path: pathlib.Path | None) -> dict[tuple[str, str], Row]:
-    """The rows of a file, if it is there."""
+def stored_rows(path: pathlib.Path | None) -> dict[tuple[str, str], Row]:
+    """Returns the rows of a file, if it exists."""
     if path is None or not path.exists():
         return {}
     rows = (Row(*values) for values in json.loads(path.read_text()))
@@ -168,40 +175,43 @@ def kept(path: pathlib.Path | None) -> dict[tuple[str, str], Row]:
 def main() -> None:
     """Prints a table of all layers, or of some."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", action="append", default=[], help="layers whose names have this in them; repeatable")
-    parser.add_argument("--seconds", type=float, default=0.8, help="how long to time a row, once it is compiled")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no row after so long")
+    parser.add_argument(
+        "--only", action="append", default=[], help="measure layers whose names contain this; repeatable"
+    )
+    parser.add_argument("--seconds", type=float, default=0.8, help="the time for a row, without its compilation")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no row after this time")
     parser.add_argument(
         "--file",
         type=pathlib.Path,
-        help="keep the rows here, so that a further run measures those that are missing, or those of `--only` again, and"
-        " prints all",
+        help="store the rows in this file; if it exists, measure only the missing rows, or those of `--only` again, and"
+        " print all",
     )
     options = parser.parse_args()
     started = time.perf_counter()
-    rows = kept(options.file)
+    rows = stored_rows(options.file)
     count = 0
     for layer in LAYERS:
         for where in ("once", "loop"):
-            wanted = (
+            is_selected = (
                 any(part in layer.name for part in options.only) if options.only else (layer.name, where) not in rows
             )
-            if not wanted or time.perf_counter() - started > 60 * options.minutes:
+            if not is_selected or time.perf_counter() - started > 60 * options.minutes:
                 continue
             row = rows[layer.name, where] = measured(layer, where, options.seconds)
             count += 1
             print(layer.name, where, f"{row.ratio:.2f}", file=sys.stderr, flush=True)
             if options.file is not None:
                 options.file.write_text(json.dumps(list(rows.values())))
-    found = [row for layer in LAYERS for where in ("once", "loop") if (row := rows.get((layer.name, where)))]
-    print_table(
-        "A step, us",
-        ["layer", "where", *WAYS, "is", "best / default"],
-        [[row.layer, row.where, *row.times.values(), row.chosen.replace("default", "own"), row.ratio] for row in found],
+    results = [row for layer in LAYERS for where in ("once", "loop") if (row := rows.get((layer.name, where)))]
+    table = [
+        [row.layer, row.where, *row.times.values(), row.chosen.replace("default", "own"), row.ratio] for row in results
+    ]
+    print_table("A step, us", ["layer", "where", *WAYS, "default is", "fastest / default"], table)
+    fastest = sum(row.ratio >= 1 / NEAR for row in results)
+    print(
+        f"\n{count} rows in {time.perf_counter() - started:.0f} s; {2 * len(LAYERS) - len(results)} were not measured"
     )
-    best = sum(row.ratio >= 1 / NEAR for row in found)
-    print(f"\n{count} rows in {time.perf_counter() - started:.0f} s; {2 * len(LAYERS) - len(found)} were not measured")
-    print(f"the choice by default is the fastest, to {NEAR - 1:.0%}, in {best} of {len(found)} rows")
+    print(f"the default is the fastest way, within {NEAR - 1:.0%}, in {fastest} of {len(results)} rows")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a training step costs in a loop on the device, against the other ways to run the same step."""
+"""Compares a training loop with feeds on the device with other ways to run the same steps."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from measure import interleave, median, print_table, ratio
 
 import tensorflow_ipu as ipu
 
-FED = "device loop, fed by queues"
-INSIDE = "XLA loop, its data inside"
-PYTHON = "Python loop, jitted step, tf.data"
-KERAS = "Keras fit, {} steps an execution"
+FED = "device loop with feeds"
+INSIDE = "XLA loop without feeds"
+PYTHON = "Python loop, compiled step, tf.data"
+KERAS = "Keras fit, {} steps per execution"
 KERAS_STEPS = (1, 10, 100)
-BATCHES = 16  # Different ones; one batch over and over would let XLA move work out of the loop.
+BATCHES = 16  # Distinct batches. With the same batch in each step, XLA could move work out of the loop.
 
 
 def mlp() -> keras.Model:
-    """The MLP of 784, 128 and 10 units."""
+    """Returns an MLP of 784, 128 and 10 units."""
     return keras.Sequential([keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)])
 
 
 def tiny() -> keras.Model:
-    """A single layer, whose training step takes a few microseconds."""
+    """Returns a single layer, whose training step takes a few microseconds."""
     return keras.Sequential([keras.layers.Dense(10)])
 
 
 def trained(make_model, features: int):
-    """A new model, its optimizer and a training step on a batch, made under the current strategy."""
+    """Creates a model and its optimizer under the current strategy, and returns the model and a training step."""
     model = make_model()
     model.build((None, features))
     optimizer = keras.optimizers.SGD(0.01)
@@ -51,7 +51,7 @@ def trained(make_model, features: int):
 
 
 def contestants(make_model, features: int, batch: int):
-    """All ways to train: each a call of a number of steps."""
+    """Returns the ways to train, by name, as functions that run a number of steps."""
     rng = np.random.default_rng(0)
     xs = rng.random((BATCHES, batch, features), np.float32)
     ys = rng.integers(0, 10, (BATCHES, batch)).astype(np.int32)
@@ -120,22 +120,22 @@ def contestants(make_model, features: int, batch: int):
 
 
 def timed(calls, names, steps: int):
-    """Times so many steps of each of these contestants, in turn."""
+    """Returns the times of `steps` steps of the named contestants, which run in turns."""
     return interleave({name: lambda call=calls[name]: call(steps) for name in names})
 
 
 def main() -> None:
-    """Prints for each model a table against the limit, and one against the peers."""
+    """Prints for each model a comparison with the loop without feeds, and one with Python loops and Keras."""
     for title, make_model, features, batch, long, short, targets in (
         ("MLP 784-128-10, batch 32", mlp, 784, 32, 2000, 500, (0.95, 4.5, 1.0)),
         ("one layer 16-10, batch 4", tiny, 16, 4, 20000, 2000, (0.9, 10.0, 1.0)),
     ):
         calls = contestants(make_model, features, batch)
-        header = ("contestant", "us a step", "fed loop is faster by", "target")
+        header = ("contestant", "us per step", "speed of the loop with feeds", "target")
         times = timed(calls, (FED, INSIDE), long)
         rows = [(name, median(times, name, long), ratio(times, FED, name)) for name in times]
         print_table(
-            f"{title}, its limit: microseconds a step (medians of 7 rounds of {long} steps)",
+            f"{title}, and the same loop without feeds (medians of 7 rounds of {long} steps)",
             header,
             [(*row, targets[0] if row[0] == INSIDE else "") for row in rows],
         )
@@ -143,7 +143,7 @@ def main() -> None:
         best_keras = min(KERAS_STEPS, key=lambda n: median(times, KERAS.format(n), short))
         goals = {PYTHON: targets[1], KERAS.format(best_keras): targets[2]}
         print_table(
-            f"{title}, its peers: microseconds a step (medians of 7 rounds of {short} steps)",
+            f"{title}, and other training loops (medians of 7 rounds of {short} steps)",
             header,
             [(name, median(times, name, short), ratio(times, FED, name), goals.get(name, "")) for name in times],
         )

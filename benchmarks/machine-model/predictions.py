@@ -1,4 +1,4 @@
-"""Asks the machine model what a program would take: products, and models as the pipelines that they ran as."""
+"""Predicts the times of matrix products and of pipelines by the machine model."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tensorflow_ipu.machine import Report, System, report_of, system_of
 
 @dataclass(frozen=True)
 class Parts:
-    """A prediction, by what its time goes to.
+    """A prediction, with its time split into parts.
 
     Attributes:
-      amount: What is done in this time: samples, or operations.
+      amount: The number of samples or operations in this time.
       compute: Seconds of arithmetic on the chip.
-      moves: Seconds of exchange on the chip and of its synchronisation.
-      rest: Seconds of links, memory beside the chip, and host.
-      memory: The least that the fullest IPU needs, as a share of what it has.
-      verdict: Whether that fits.
+      moves: Seconds of exchange and synchronisation on the chip.
+      rest: Seconds of links, streaming memory and host.
+      memory: The smallest estimate for the fullest IPU, as a share of its memory.
+      verdict: The verdict whether the program fits.
     """
 
     amount: float
@@ -35,22 +35,22 @@ class Parts:
     verdict: str
 
     def rate(self, compute: float = 1.0, moves: float = 1.0) -> float:
-        """What is done in a second, if arithmetic and moves take so many times as long as predicted."""
+        """Returns the amount per second, if arithmetic and moves take `compute` and `moves` times the predicted time."""
         return self.amount / (compute * self.compute + moves * self.moves + self.rest)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model ran.
+    """The published settings of a model.
 
     Attributes:
-      ipus: Of a replica.
-      micro_batch: Samples.
+      ipus: The number of IPUs of a replica.
+      micro_batch: The number of samples of a micro-batch.
       proportions: `availableMemoryProportion` of each stage.
-      offloaded: Whether the optimizer's state is beside the chip, divided among the replicas.
-      sequential: Whether the stages take turns, which all are on one IPU.
-      adaptive: Whether the optimizer keeps two moments, as LAMB does, or momentum alone.
-      per_sample: What counts as samples in a sample: the sequences of a pack.
+      offloaded: True if the optimizer's slots are in streaming memory, divided among the replicas.
+      sequential: True if all stages are on one IPU and run in turn.
+      adaptive: True for an optimizer with two moments, as LAMB has; False for momentum.
+      per_sample: The published number of samples for each of ours, such as the sequences of a pack.
     """
 
     ipus: int
@@ -67,31 +67,31 @@ def _hlo(function: Callable[..., Any], *arguments: tf.Tensor) -> bytes:
 
 
 def best_product(sizes: Sequence[int], dtype: tf.DType, machine: str) -> Parts:
-    """The fastest among products of square matrices of some sizes, in TFLOP/s."""
-    found = []
+    """Returns the fastest product of square matrices of the given sizes, in TFLOP/s."""
+    products = []
     for size in sizes:
         report = report_of(_hlo(lambda a, b: a @ b, *[tf.zeros([size, size], dtype)] * 2), system_of(machine))
-        found.append(_parts(report, 2 * size**3 / 1e12, report.seconds, 0.0, report.operations))
-    return max(found, key=Parts.rate)
+        products.append(_parts(report, 2 * size**3 / 1e12, report.seconds, 0.0, report.operations))
+    return max(products, key=Parts.rate)
 
 
 class Trained:
-    """A model as a pipeline that trains it, whose program is traced once for any number of replicas.
+    """A pipeline that trains a model. Its program is traced once, and predicts the times of any number of replicas.
 
     Attributes:
-      report: What is predicted of it on a Bow Pod16, with two replicas.
+      report: The report for a Bow Pod16 and two replicas.
     """
 
     def __init__(self, make: Callable[[], models.Staged], settings: Settings, accumulated: int) -> None:
-        """Traces it, and reads what each pass of each stage takes.
+        """Traces the pipeline, and reports the time of each pass of each stage.
 
         Args:
-          make: Makes the model.
-          settings: How it ran.
-          accumulated: Micro-batches an update.
+          make: Creates the model.
+          settings: The published settings.
+          accumulated: The number of micro-batches per update.
         """
         config = ipu.IPUConfig()
-        config.auto_select_ipus = 2 * settings.ipus  # Two replicas: the program has its all-reduce.
+        config.auto_select_ipus = 2 * settings.ipus  # Two replicas, so that the program has an all-reduce.
         config.configure_ipu_system()
         self._settings, self._accumulated = settings, accumulated
         strategy = ipu.IPUStrategy()
@@ -100,13 +100,13 @@ class Trained:
             staged = make()
             infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(staged.element).repeat())
             outfeed = ipu.IPUOutfeedQueue()
-            made = tf.compat.v1.train
-            optimizer = made.AdamOptimizer(0.01) if settings.adaptive else made.MomentumOptimizer(0.01, 0.9)
-        options = [_options(each) for each in settings.proportions]
+            train = tf.compat.v1.train
+            optimizer = train.AdamOptimizer(0.01) if settings.adaptive else train.MomentumOptimizer(0.01, 0.9)
+        options = [_options(proportion) for proportion in settings.proportions]
         schedules = pipelining.PipelineSchedule
 
         @tf.function
-        def train() -> None:
+        def program() -> None:
             pipelining.pipeline(
                 list(staged.stages),
                 accumulated,
@@ -121,27 +121,30 @@ class Trained:
                 replicated_optimizer_state_sharding=settings.offloaded,
             )
 
-        self._kept = train, staged  # The pipeline's program lives as long as its function.
-        self.report = strategy.report(train, machine="Bow Pod16")
+        self._references = program, staged  # The pipeline's program lives as long as its function.
+        self.report = strategy.report(program, machine="Bow Pod16")
         self._pipeline = pipelining.last_pipeline()
 
     def predict(self, machine: str, replica_count: int, accumulated: int) -> Parts:
-        """What it does in a second.
+        """Predicts the time of an update with another number of replicas and micro-batches.
+
+        The passes of the report are scaled by the number of micro-batches. The weight update, whose all-reduce depends on
+        the number of replicas, is predicted again for the machine.
 
         Args:
           machine: The name of a system.
-          replica_count: Replicas.
-          accumulated: Micro-batches an update.
+          replica_count: The number of replicas.
+          accumulated: The number of micro-batches per update.
         """
         report = self.report
         assert report.timeline is not None
-        own = [row for row in report.operations if row.part == "update"]
+        update_rows = [row for row in report.operations if row.part == "update"]
         update = self._update(system_of(machine), replica_count)
         batches = accumulated / self._accumulated
         streamed = [row for row in report.operations if row.kind == "streaming" and row.part.endswith(" update")]
-        brought = max(sum(row.links for row in streamed if row.ipu == ipu) for ipu in range(report.ipus_per_replica))
-        own_seconds = brought + sum(row.seconds for row in own)
-        seconds = brought + batches * (report.timeline.seconds - own_seconds)
+        loading = max(sum(row.links for row in streamed if row.ipu == ipu) for ipu in range(report.ipus_per_replica))
+        update_seconds = loading + sum(row.seconds for row in update_rows)
+        seconds = loading + batches * (report.timeline.seconds - update_seconds)
         samples = self._settings.micro_batch * accumulated * replica_count * self._settings.per_sample
         busiest = max(
             range(report.ipus_per_replica), key=lambda ipu: sum(r.seconds for r in report.operations if r.ipu == ipu)
@@ -157,7 +160,7 @@ class Trained:
         function, specs = weight_update.alone()
         with tf.device(self._device):
             concrete = tf.function(function, autograph=False, jit_compile=True).get_concrete_function(*specs)
-            zeros = [tf.zeros(one.shape, one.dtype) for one in specs]
+            zeros = [tf.zeros(spec.shape, spec.dtype) for spec in specs]
         return report_of(programs.hlo(concrete, zeros, self._device), system, replicas=replica_count)
 
 
@@ -167,18 +170,18 @@ def _options(proportion: float) -> pipelining.PipelineStageOptions:
 
 
 def _parts(report: Report, amount: float, chip: float, rest: float, rows: Sequence[Any]) -> Parts:
-    """The time on the chip, divided as that of the rows of the busiest IPU is."""
+    """Returns a prediction whose time on the chip is split in the proportions of the operations in `rows`."""
     compute, moves, links = (
         sum(sum(getattr(row, name) for name in names) for row in rows)
         for names in (("compute",), ("exchange", "sync"), ("links",))
     )
-    whole = compute + moves + links
+    total = compute + moves + links
     memory = report.memory
     return Parts(
         amount=amount,
-        compute=chip * compute / whole,
-        moves=chip * moves / whole,
-        rest=rest + chip * links / whole,
+        compute=chip * compute / total,
+        moves=chip * moves / total,
+        rest=rest + chip * links / total,
         memory=memory.low / memory.capacity,
         verdict=memory.verdict,
     )

@@ -1,4 +1,4 @@
-"""Writes reports to look at: models of published results, as text, as pages and as JSON."""
+"""Writes reports on models of published results, as text, as pages and as JSON."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ import keras
 import models
 from predictions import Settings, Trained
 
-# BERT-Large has its encoder on eight IPUs, three layers each, else
-# as in nlp/bert/popart/configs/pretrain_large_128.json; ResNet-50 is that of `run.py`.
+# The encoder of BERT-Large is on eight IPUs, with three layers each. Its other settings are from
+# nlp/bert/popart/configs/pretrain_large_128.json. ResNet-50 is the same as in `run.py`.
 _MODELS: dict[str, Callable[[], Trained]] = {
     "resnet50": lambda: Trained(lambda: models.resnet50(20), Settings(1, 20, [0.15] * 7, sequential=True), 6),
     "bert-large": lambda: Trained(
         lambda: models.bert([3] * 8, 1024, 16, 128, 20, 8),
         Settings(8, 8, [0.15, *[0.25] * 7, 0.15], offloaded=True, adaptive=True),
-        504,  # The nearest to 510 that nine stages take.
+        504,  # The supported number for nine stages that is nearest to 510.
     ),
 }
 
 
 def main() -> None:
-    """Makes the reports that are asked for."""
+    """Writes the reports that the command line names, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=list(_MODELS), help=f"of {', '.join(_MODELS)}; all if omitted")
+    parser.add_argument("models", nargs="*", default=list(_MODELS), help=f"{', '.join(_MODELS)}; all if omitted")
     parser.add_argument("--directory", type=Path, default=Path("reports"))
-    chosen = parser.parse_args()
-    chosen.directory.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args()
+    options.directory.mkdir(parents=True, exist_ok=True)
     keras.config.set_dtype_policy("float16")
-    for name in chosen.models:
+    for name in options.models:
         report = _MODELS[name]().report
         print(report)
-        for ending in ("json", "html"):
-            report.save(chosen.directory / f"{name}.{ending}")
+        for suffix in ("json", "html"):
+            report.save(options.directory / f"{name}.{suffix}")
 
 
 if __name__ == "__main__":

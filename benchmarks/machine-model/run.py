@@ -1,7 +1,7 @@
-"""Predictions of the machine model beside published results: how far off they are.
+"""Compares predictions of the machine model with published results.
 
-Models are built in plain Keras with the published settings; nothing is trained. Every other result fits two constants,
-and the others tell whether they help.
+Models are built in plain Keras with the published settings, and not trained. To test whether fitted constants would help,
+the script fits two factors to every second result and applies them to the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from predictions import Parts, Settings, Trained, best_product
 
 @dataclass(frozen=True)
 class Result:
-    """A published result: what was measured on which machine, and what the model says."""
+    """A published result on a machine, and a function that predicts it."""
 
     name: str
     machine: str
@@ -37,20 +37,20 @@ class Result:
     predict: Callable[[], Parts]
 
 
-# Each model runs with the settings of Graphcore's public examples (github.com/graphcore/examples).
+# The settings are from Graphcore's public examples (github.com/graphcore/examples). ResNet-50:
 # vision/cnns/tensorflow1/training/configs.yml, resnet50_mlperf_pod16_bs20 and resnet50_mlperf_pod64_bs20 (which has 0.145).
 @functools.lru_cache(maxsize=1)
 def _resnet50() -> Trained:
     return Trained(lambda: models.resnet50(20), Settings(1, 20, [0.15] * 7, sequential=True), 6)
 
 
-# The same, resnext101_16ipus; it names no proportion: the default.
+# The same file, resnext101_16ipus. It names no proportion, so this is the default.
 @functools.lru_cache(maxsize=1)
 def _resnext101() -> Trained:
     return Trained(lambda: models.resnext101(6), Settings(2, 6, [0.6] * 2), 16)
 
 
-# The same, efficientnet_b4_g16_16ipus and efficientnet_b4_g16_64ipus.
+# The same file, efficientnet_b4_g16_16ipus and efficientnet_b4_g16_64ipus.
 @functools.lru_cache(maxsize=1)
 def _efficientnet_b4() -> Trained:
     return Trained(lambda: models.efficientnet_b4(3), Settings(2, 3, [0.4] * 2), 64)
@@ -103,7 +103,7 @@ RESULTS = (
     # Jia and others, arXiv:1912.03413.
     Result("best product, float32", "GC2", 18.9, "TFLOP/s", _product(_SIZES, tf.float32, "GC2")),
     Result("best product, float16", "GC2", 58.9, "TFLOP/s", _product(_SIZES, tf.float16, "GC2")),
-    # Graphcore's page of performance results: all that follow. Batches of 1,920, 2,560 and 10,240 images.
+    # All others are from Graphcore's page of performance results. ResNet-50 has batches of 1,920, 2,560 and 10,240 images.
     Result("ResNet-50", "Bow Pod16", 42029, "images/s", _trained(_resnet50, "Bow Pod16", 16, 6)),
     Result("ResNet-50", "Bow Pod64", 145287, "images/s", _trained(_resnet50, "Bow Pod64", 64, 2)),
     Result("ResNet-50", "Bow Pod256", 425514, "images/s", _trained(_resnet50, "Bow Pod256", 256, 2)),
@@ -121,54 +121,54 @@ RESULTS = (
     Result("BERT-Base, 128 tokens", "Bow Pod16", 16391, "sequences/s", _trained(_bert_base_128, "Bow Pod16", 4, 512)),
     Result("BERT-Base, 512 tokens", "Bow Pod16", 3656, "sequences/s", _trained(_bert_base_512, "Bow Pod16", 4, 512)),
 )
-# By what a fit may multiply the time of arithmetic, and that of moves.
-_FACTORS = [each / 100 for each in range(50, 205, 5)]
+# The factors that a fit tries for the times of arithmetic and of moves.
+_FACTORS = [percent / 100 for percent in range(50, 205, 5)]
 
 
-def fitted(found: Sequence[tuple[Result, Parts]]) -> tuple[float, float]:
-    """The factors of arithmetic and of moves with the least squares of logarithms of predicted by published."""
+def fitted(predictions: Sequence[tuple[Result, Parts]]) -> tuple[float, float]:
+    """Returns the factors of arithmetic and of moves with the least squares of log(predicted / published)."""
 
     def squares(factors: tuple[float, float]) -> float:
-        return sum(math.log(parts.rate(*factors) / result.published) ** 2 for result, parts in found)
+        return sum(math.log(parts.rate(*factors) / result.published) ** 2 for result, parts in predictions)
 
     return min(itertools.product(_FACTORS, _FACTORS), key=squares)
 
 
-def _errors(found: Sequence[tuple[Result, Parts]], factors: tuple[float, float] = (1.0, 1.0)) -> str:
-    errors = [abs(parts.rate(*factors) / result.published - 1) for result, parts in found]
+def _errors(predictions: Sequence[tuple[Result, Parts]], factors: tuple[float, float] = (1.0, 1.0)) -> str:
+    errors = [abs(parts.rate(*factors) / result.published - 1) for result, parts in predictions]
     return f"median {statistics.median(errors):.0%}, worst {max(errors):.0%}"
 
 
 def main() -> None:
-    """Prints the table, and what a fit to one half does to the other."""
+    """Prints the table, and the errors of each half of the results with factors that are fitted to the first half."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="results whose name and machine have this in them")
-    parser.add_argument("--kept", type=Path, help="a file for predictions: those that it has are not made again")
-    chosen = parser.parse_args()
+    parser.add_argument("--only", default="", help="predict only results whose name and machine contain this")
+    parser.add_argument("--kept", type=Path, help="a file that stores predictions, so that later calls reuse them")
+    options = parser.parse_args()
     keras.config.set_dtype_policy("float16")
-    kept = json.loads(chosen.kept.read_text()) if chosen.kept and chosen.kept.exists() else {}
+    stored = json.loads(options.kept.read_text()) if options.kept and options.kept.exists() else {}
     print("| result | machine | predicted | published | | error | fitted | half | memory | verdict |")
     print("| --- | --- | ---: | ---: | --- | ---: | ---: | --- | ---: | --- |")
-    found = []
+    predictions = []
     for number, result in enumerate(RESULTS):
         name = f"{result.name}, {result.machine}"
-        if chosen.only not in name:
+        if options.only not in name:
             continue
-        parts = Parts(**kept[name]) if name in kept else result.predict()
-        kept[name] = dataclasses.asdict(parts)
-        if chosen.kept:
-            chosen.kept.write_text(json.dumps(kept, indent=1) + "\n")
-        found.append((number, result, parts))
-    halves = [[(result, parts) for number, result, parts in found if number % 2 == half] for half in range(2)]
+        parts = Parts(**stored[name]) if name in stored else result.predict()
+        stored[name] = dataclasses.asdict(parts)
+        if options.kept:
+            options.kept.write_text(json.dumps(stored, indent=1) + "\n")
+        predictions.append((number, result, parts))
+    halves = [[(result, parts) for number, result, parts in predictions if number % 2 == half] for half in range(2)]
     factors = fitted(halves[0]) if halves[0] else (1.0, 1.0)
-    for number, result, parts in found:
+    for number, result, parts in predictions:
         value = parts.rate()
         errors = [rate / result.published - 1 for rate in (value, parts.rate(*factors))]
         print(
             f"| {result.name} | {result.machine} | {value:,.4g} | {result.published:,.4g} | {result.unit} |"
             f" {errors[0]:+.0%} | {errors[1]:+.0%} | {('fit', 'held out')[number % 2]} | {parts.memory:.0%} | {parts.verdict} |"
         )
-    print(f"\nfactors that fit: {factors[0]:.2f} of arithmetic, {factors[1]:.2f} of moves")
+    print(f"\nfitted factors: {factors[0]:.2f} of arithmetic, {factors[1]:.2f} of moves")
     for name, half in zip(("fit", "held out", "all"), (*halves, halves[0] + halves[1]), strict=True):
         if half:
             print(f"{name}: unfitted {_errors(half)}; fitted {_errors(half, factors)}")

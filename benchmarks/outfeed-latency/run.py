@@ -1,4 +1,4 @@
-"""How long an element takes from the program's enqueue to the thread that dequeues it, beside what threads take bare."""
+"""Compares the time from an enqueue to the dequeuing thread with the time to wake a thread."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tensorflow_ipu.ops import compile_user_operation
 SAMPLES = 1000
 ROUNDS = 3
 
-# Between two elements; a thread that has just slept is woken sooner than one that has slept for long.
+# The pause between two elements. A thread wakes sooner after a short sleep than after a long one.
 PAUSE_US = 300
 
-# What a giver does behind each element, as a program that goes on: it does not make room for the one that it woke.
+# The giver computes for this time after each element. Like a program, it does not yield its processor to the taker.
 WORK_US = 60
 
-# A product of such matrices takes about as long.
+# A product of square matrices of this size takes about as long.
 WORK_SIZE = 128
 
-# A thread gives a turn to another, which sleeps until then and notes how long it took.
+# The giver thread wakes the taker thread, which measures the time since then.
 HAND_OVERS = """
 #include <sched.h>
 
@@ -91,76 +91,79 @@ extern "C" void HandOvers(int64_t count, int64_t pause_us, int64_t work_us, int6
 }
 """
 
-# Where the giver and the taker run; None where the system is free to choose.
+# The processors of the giver and of the taker; None if the system selects them.
 Places = tuple[int, int] | None
 
 
 @contextmanager
 def placed(places: Places) -> Iterator[None]:
-    """Has all threads of the process, and those that they start, run on the giver's processor, but for the caller."""
-    before = os.sched_getaffinity(0)
+    """Runs the block with all threads of the process, and threads that they start, on the giver's processor."""
+    original = os.sched_getaffinity(0)
 
     def all_on(processors: set[int]) -> None:
         for thread in os.listdir("/proc/self/task"):
-            with suppress(ProcessLookupError):  # It has ended.
+            with suppress(ProcessLookupError):  # The thread has ended.
                 os.sched_setaffinity(int(thread), processors)
 
     if places is not None:
         all_on({places[0]})
     yield
-    all_on(before)
+    all_on(original)
 
 
 def stay_as_taker(places: Places) -> None:
-    """Has the calling thread run on the taker's processor."""
+    """Binds the calling thread to the taker's processor."""
     if places is not None:
         os.sched_setaffinity(0, {places[1]})
 
 
 def native_library() -> ctypes.CDLL:
-    """The compiled hand-over."""
+    """Compiles and loads `HAND_OVERS`."""
     source = pathlib.Path(tempfile.mkdtemp(), "hand_overs.cc")
     source.write_text(HAND_OVERS)
     return ctypes.CDLL(compile_user_operation(source))
 
 
 def between_native_threads(library: ctypes.CDLL, places: Places) -> list[float]:
-    """Microseconds from a native thread to another by a condition variable."""
-    found = (ctypes.c_double * SAMPLES)()
-    library.HandOvers(*map(ctypes.c_int64, (SAMPLES, PAUSE_US, WORK_US, *(places or (-1, -1)))), found)
-    return list(found)
+    """Returns the microseconds that it takes to wake a native thread by a condition variable."""
+    microseconds = (ctypes.c_double * SAMPLES)()
+    library.HandOvers(*map(ctypes.c_int64, (SAMPLES, PAUSE_US, WORK_US, *(places or (-1, -1)))), microseconds)
+    return list(microseconds)
 
 
 def wakes_of_python(library: ctypes.CDLL, places: Places) -> list[float]:
-    """Microseconds from a Python thread's release of a lock to another's that waits for it."""
+    """Returns the microseconds that it takes to wake a Python thread by releasing a lock."""
     turn = threading.Lock()
     turn.acquire()
-    given = 0
+    released = 0
 
     def give() -> None:
-        nonlocal given
+        nonlocal released
         for _ in range(SAMPLES):
             time.sleep(PAUSE_US / 1e6)
             while not turn.locked():  # The other thread was late.
                 time.sleep(PAUSE_US / 1e6)
-            given = time.monotonic_ns()
+            released = time.monotonic_ns()
             turn.release()
-            library.GoOn(ctypes.c_int64(WORK_US))  # Without the interpreter's lock.
+            library.GoOn(ctypes.c_int64(WORK_US))  # `ctypes` releases the interpreter's lock meanwhile.
 
-    found = []
+    microseconds = []
     with placed(places):
         giver = threading.Thread(target=give)
         giver.start()
         stay_as_taker(places)
         for _ in range(SAMPLES):
             turn.acquire()
-            found.append((time.monotonic_ns() - given) / 1e3)
+            microseconds.append((time.monotonic_ns() - released) / 1e3)
         giver.join()
-    return found
+    return microseconds
 
 
 def numbers() -> tf.data.Dataset:
-    """Numbers with a pause before each. It is TensorFlow's own: a generator of Python would take the interpreter's lock."""
+    """Returns a dataset of integers with a pause before each.
+
+    TensorFlow's dataset makes the pause, because a Python generator would need the interpreter's lock.
+    """
     source = tf.data.Dataset.range(SAMPLES, output_type=tf.int32)
     spec = source.element_spec
     variant = tf.raw_ops.SleepDataset(
@@ -173,11 +176,11 @@ def numbers() -> tf.data.Dataset:
 
 
 def through_a_program(places: Places, wait_first: bool = False) -> list[float]:
-    """Microseconds of the last part of the way of elements that go through a program, a pause between two of them.
+    """Returns the microseconds from the enqueue of elements in a program to the thread that dequeues them.
 
     Args:
-      places: Where the program, and whatever else the process does, and the thread that dequeues run.
-      wait_first: Whether to ask for an element when it is there, and time the call alone.
+      places: The processor of the program and the process's other threads, and the processor of the dequeuing thread.
+      wait_first: True to dequeue an element only when it is available, and to time only the call.
     """
     strategy = ipu.IPUStrategy()
     with strategy.scope():
@@ -202,41 +205,41 @@ def through_a_program(places: Places, wait_first: bool = False) -> list[float]:
 
 
 def dequeued(outfeed: ipu.IPUOutfeedQueue, wait_first: bool) -> list[float]:
-    """Microseconds to each element that this thread waited for, or with `wait_first` of each call."""
+    """Returns the microseconds to each element that this thread waited for, or those of each call with `wait_first`."""
     assert outfeed._feed is not None
     number = outfeed._feed.number
     latencies = []
     last = 0
     for _ in range(SAMPLES):
-        taken_along = bool(outfeed._read_buffer)  # With the one before: this thread was late.
-        while wait_first and not taken_along and native.ipu_outfeed_ready(number) == 0:
+        is_late = bool(outfeed._read_buffer)  # The queue returned the element together with the previous one.
+        while wait_first and not is_late and native.ipu_outfeed_ready(number) == 0:
             time.sleep(PAUSE_US / 1e6)
         begun = time.monotonic_ns()
         while True:
-            element = next(iter(outfeed), None)  # A loop would go on, and wait a moment for the next one.
+            element = next(iter(outfeed), None)  # A `for` loop would also wait a moment for the next element.
             now = time.monotonic_ns()
             if element is not None:
                 break
         woken = begun if wait_first else native.ipu_outfeed_woken_ns(number)
-        if woken != last and not taken_along:  # Else the element was there before this thread asked.
+        if woken != last and not is_late:  # Otherwise the element was available before this thread called.
             latencies.append((now - woken) / 1e3)
         last = woken
     return latencies
 
 
 def percentile(values: Sequence[float], share: int) -> float:
-    """The value that so many of a hundred are below."""
+    """Returns the value below which `share` percent of the values are."""
     return sorted(values)[len(values) * share // 100]
 
 
 OURS = "from enqueue to the dequeuing thread"
-NATIVE = "a condition variable, native threads"
-PYTHON = "the wake of a Python thread"
-CALL = "the same call where the element is there"
+NATIVE = "waking a native thread by a condition variable"
+PYTHON = "waking a Python thread by a lock"
+CALL = "a dequeue of an available element"
 
 
 def compare(title: str, library: ctypes.CDLL, places: Places) -> None:
-    """Takes turns between the bare hand-overs and ours, and prints them."""
+    """Measures the outfeed and the wakes of threads in turns, and prints a table."""
     contestants = {
         OURS: lambda: through_a_program(places),
         NATIVE: lambda: between_native_threads(library, places),
@@ -245,24 +248,24 @@ def compare(title: str, library: ctypes.CDLL, places: Places) -> None:
     if places is None:
         contestants[CALL] = lambda: through_a_program(places, wait_first=True)
     rounds = [{name: measured() for name, measured in contestants.items()} for _ in range(ROUNDS)]
-    pooled = {name: [one for each in rounds for one in each[name]] for name in contestants}
+    pooled = {name: [latency for times in rounds for latency in times[name]] for name in contestants}
     print_table(
         f"{title}: microseconds ({ROUNDS} rounds of {SAMPLES})",
-        ("what", "median", "90th percentile", "99th percentile"),
+        ("measurement", "median", "90th percentile", "99th percentile"),
         [(name, *(percentile(values, share) for share in (50, 90, 99))) for name, values in pooled.items()],
     )
     print(f"\nthe median is {percentile(pooled[OURS], 50):.0f} us; the target is at most 60\n", flush=True)
 
 
 def main() -> None:
-    """Compares on two processors, on one, and where the system is free to choose."""
+    """Compares on two processors, on one, and on processors that the system selects."""
     library = native_library()
-    first, *others = sorted(os.sched_getaffinity(0))
+    first, *second = sorted(os.sched_getaffinity(0))[:2]
     through_a_program(None)
-    if others:
-        compare("on two processors", library, (first, others[0]))
+    if second:
+        compare("on two processors", library, (first, second[0]))
     compare("on one processor", library, (first, first))
-    compare("where the system puts them", library, None)
+    compare("on processors chosen by the system", library, None)
 
 
 if __name__ == "__main__":

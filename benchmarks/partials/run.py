@@ -1,4 +1,4 @@
-"""What float and half partial sums cost in steps of float16, forward with gradients and an update, beside XLA's sums."""
+"""Compares steps of float16 with float and half partial sums with steps that use XLA's sums."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TARGET = 3.0
 
 
 def mlp(x, weights):
-    """Three dense layers."""
+    """Returns the output of dense layers."""
     for weight in weights:
         x = tf.nn.relu(x @ weight)
     return x
 
 
 def attention(x, weights):
-    """A block of attention with its two dense layers: batch, positions, features."""
+    """Returns the output of a block of attention and two dense layers; `x` has the shape [batch, positions, features]."""
     query, key, value, wide, narrow = weights
     scores = tf.nn.softmax(tf.einsum("bid,bjd->bij", x @ query, x @ key) / 16.0)
     x += tf.einsum("bij,bjd->bid", scores, x @ value)
@@ -34,7 +34,7 @@ def attention(x, weights):
 
 
 def convolutions(x, weights):
-    """Three convolutions, the second by strides."""
+    """Returns the output of three convolutions; the second one has strides."""
     for weight, stride in zip(weights, (1, 2, 1), strict=True):
         x = tf.nn.relu(tf.nn.conv2d(x, weight, stride, "SAME"))
     return x
@@ -48,26 +48,27 @@ MODELS = {
 
 
 def random(shape):
-    """Numbers of float16 such that sums neither grow nor vanish."""
+    """Returns random float16 values, scaled so that sums neither grow nor vanish."""
     fan_in = np.prod(shape[:-1])
     return (np.random.default_rng(0).normal(size=shape) / np.sqrt(fan_in)).astype(np.float16)
 
 
 def contestant(call, shape, shapes, options):
-    """A program of some steps under a configuration."""
+    """Returns a call of a program that runs `STEPS` steps, compiled with `options`."""
     ipu.config.reset_ipu_configuration()
     config = ipu.IPUConfig()
     config.matmuls.poplar_options = config.convolutions.poplar_options = options
     config.configure_ipu_system()
     strategy = ipu.IPUStrategy()
     with strategy.scope():
-        weights = [tf.Variable(random(each)) for each in shapes]
+        weights = [tf.Variable(random(weight_shape)) for weight_shape in shapes]
 
     @tf.function(jit_compile=True)
     def steps(x):
         for _ in tf.range(STEPS):
             with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(tf.cast(call(x, [tf.identity(each) for each in weights]), tf.float32)))
+                y = call(x, [tf.identity(weight) for weight in weights])
+                loss = tf.reduce_mean(tf.square(tf.cast(y, tf.float32)))
             for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
                 weight.assign_sub(tf.constant(1e-3, tf.float16) * gradient)
 
@@ -77,7 +78,7 @@ def contestant(call, shape, shapes, options):
 
 
 def main():
-    """Prints a row a model."""
+    """Prints a row for each model."""
     rows = []
     for name, (call, shape, shapes) in MODELS.items():
         ways = {}

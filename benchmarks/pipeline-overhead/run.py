@@ -1,4 +1,4 @@
-"""What a pipelined program costs against the same micro-batches in one loop with accumulation, both compiled by XLA."""
+"""Compares a pipeline with a loop that accumulates gradients over the same micro-batches."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from tensorflow.compiler.xla.service import hlo_pb2
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
 
-LAYERS = 2  # Of a stage.
+LAYERS = 2  # The number of layers of a stage.
 PIPELINED, LOOP = "pipeline", "one loop"
 
 
 class Network(NamedTuple):
-    """What the stages are made of: layers of one kind.
+    """The layers of the stages, which are all equal.
 
     Attributes:
-      batch: The shape of a micro-batch, and of what each layer makes of it.
-      weights: That of the weights of a layer.
-      layer: From a micro-batch and weights to what the layer makes of it.
+      title: A description of the layers.
+      batch: The shape of a micro-batch, and of each layer's output.
+      weights: The shape of a layer's weights.
+      layer: Returns a layer's output for its input and its weights.
     """
 
     title: str
@@ -51,13 +52,13 @@ NETWORKS = {
 
 
 def weights(network: Network, stages: int) -> list[list[tf.Variable]]:
-    """For each stage its layers."""
+    """Creates the weights of each stage's layers."""
     scale = math.prod(network.weights[:-1]) ** -0.5
     return [[tf.Variable(scale * tf.random.normal(network.weights)) for _ in range(LAYERS)] for _ in range(stages)]
 
 
 def forward(network: Network, x: tf.Tensor, layers: list[tf.Variable]) -> tf.Tensor:
-    """One stage."""
+    """Returns the output of a stage with the given weights."""
     for layer in layers:
         x = network.layer(x, layer)
     return x
@@ -66,7 +67,7 @@ def forward(network: Network, x: tf.Tensor, layers: list[tf.Variable]) -> tf.Ten
 def pipelined(
     strategy: ipu.IPUStrategy, network: Network, stages: int, count: int, **options: Any
 ) -> tuple[Any, Callable[[], object]]:
-    """The program of a pipeline, and a call that runs it."""
+    """Returns a pipeline's program, and a function that runs it."""
     with strategy.scope():
         layers = weights(network, stages)
         optimizer = tf.compat.v1.train.GradientDescentOptimizer(1e-3)
@@ -98,7 +99,7 @@ def pipelined(
 
 
 def looped(strategy: ipu.IPUStrategy, network: Network, stages: int, count: int) -> tuple[Any, Callable[[], object]]:
-    """The program of a loop over micro-batches with the same feeds, and a call that runs it."""
+    """Returns the program of a loop over the micro-batches with the same feeds, and a function that runs it."""
     with strategy.scope():
         layers = weights(network, stages)
         variables = [layer for stage in layers for layer in stage]
@@ -113,8 +114,8 @@ def looped(strategy: ipu.IPUStrategy, network: Network, stages: int, count: int)
                     for stage in layers:
                         x = forward(network, x, stage)
                     loss = tf.reduce_mean(x**2)
-                found = tape.gradient(loss, variables)
-                return [*(a + b for a, b in zip(sums, found, strict=True)), outfeed.enqueue([loss])]
+                gradients = tape.gradient(loss, variables)
+                return [*(a + b for a, b in zip(sums, gradients, strict=True)), outfeed.enqueue([loss])]
 
             zeros = [tf.zeros_like(variable) for variable in variables]
             for variable, total in zip(variables, ipu.loops.repeat(count, body, zeros, infeed), strict=True):
@@ -130,19 +131,23 @@ def looped(strategy: ipu.IPUStrategy, network: Network, stages: int, count: int)
 
 
 def temporary_mebibytes(strategy: ipu.IPUStrategy, program: Any) -> float:
-    """What the compiled program allocates besides arguments, results and constants."""
+    """Returns the memory that the compiled program allocates in addition to arguments, results and constants."""
     with strategy.scope():
         text = strategy.extended.call_on_device(
             lambda: program.experimental_get_compiler_ir()(stage="optimized_hlo_proto_serialized"), (), {}
         )
     message: Any = hlo_pb2.HloProto  # pyright: ignore[reportAttributeAccessIssue]
     allocations = message.FromString(text).buffer_assignment.buffer_allocations
-    kept = (each for each in allocations if not (each.is_entry_computation_parameter or each.is_constant))
-    return sum(each.size for each in kept if not each.maybe_live_out) / 2**20
+    temporary = (
+        buffer
+        for buffer in allocations
+        if not (buffer.is_entry_computation_parameter or buffer.is_constant or buffer.maybe_live_out)
+    )
+    return sum(buffer.size for buffer in temporary) / 2**20
 
 
 def row(network: Network, stages: int, count: int, rounds: int) -> tuple[Any, ...]:
-    """Measures a pipeline of so many stages and micro-batches."""
+    """Measures a pipeline with the given numbers of stages and micro-batches, and returns its row of the table."""
     strategy, single = ipu.IPUStrategy(), ipu.IPUStrategy("/device:IPU:1")
     programs = {
         PIPELINED: pipelined(strategy, network, stages, count),
@@ -150,14 +155,16 @@ def row(network: Network, stages: int, count: int, rounds: int) -> tuple[Any, ..
     }
     first = {}
     for name, (_, run) in programs.items():
-        gc.collect()  # What the programs before have left behind is collected at nobody's cost.
+        gc.collect()  # So that no measurement includes the collection of earlier programs.
         begin = time.perf_counter()
         run()
         first[name] = time.perf_counter() - begin
     times = interleave({name: run for name, (_, run) in programs.items()}, rounds)
     cost = pipelining.last_pipeline()
     plan = pipelining.plan_cost(cost.plan, cost.stage_costs)
-    planned = sum(each.stash_bytes + each.link_bytes + each.weight_bytes / 2 for each in plan.ipus) / 2**20
+    planned = (
+        sum(ipu_cost.stash_bytes + ipu_cost.link_bytes + ipu_cost.weight_bytes / 2 for ipu_cost in plan.ipus) / 2**20
+    )
     return (
         f"{stages} stages, {count} micro-batches",
         median(times, PIPELINED, count),
@@ -171,7 +178,7 @@ def row(network: Network, stages: int, count: int, rounds: int) -> tuple[Any, ..
 
 
 def main() -> None:
-    """Prints time, compile time and memory by the number of stages and of micro-batches."""
+    """Prints time, compilation time and memory for each number of stages and of micro-batches."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--stages", type=int, nargs="+", default=[2, 4, 8])
@@ -182,24 +189,24 @@ def main() -> None:
         rows = []
         for stages in arguments.stages:
             config = ipu.IPUConfig()
-            config.auto_select_ipus = [stages, 1]  # On a device of several IPUs, the loop would run as replicas.
+            config.auto_select_ipus = [stages, 1]  # The loop needs a device of one IPU, to run without replicas.
             ipu.config.reset_ipu_configuration()
             config.configure_ipu_system()
             counts = dict.fromkeys(max(units // (2 * stages), 1) * 2 * stages for units in arguments.counts)
             if not rows:
-                row(NETWORKS[name], stages, next(iter(counts)), 1)  # What the first program of a process pays for all.
+                row(NETWORKS[name], stages, next(iter(counts)), 1)  # Warms up the process.
             rows += [row(NETWORKS[name], stages, count, arguments.rounds) for count in counts]
         print_table(
             f"Stages of {LAYERS} layers, {NETWORKS[name].title} (medians of {arguments.rounds} rounds)",
             (
                 "",
-                "us a micro-batch",
-                "times the loop",
-                "first run s",
-                "the loop's s",
-                "times",
+                "us per micro-batch",
+                "time / loop",
+                "first run, s",
+                "first loop, s",
+                "first run / loop",
                 "MiB",
-                "MiB planned",
+                "MiB in the plan",
             ),
             rows,
         )

@@ -1,4 +1,4 @@
-"""How long the plan of a large pipeline takes: to make, to check, to cost."""
+"""Measures the time to create, check and cost the plan of a large pipeline."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tensorflow_ipu.pipelining import PipelineSchedule, RecomputationMode, check
 
 STAGES = 64
 COUNTS = (128, 4096)
-TARGET = 1000.0  # Milliseconds, for making and checking the larger one.
+TARGET = 1000.0  # Milliseconds to create and check the larger plan.
 
 
 def contestants(
     schedule: PipelineSchedule, mode: RecomputationMode | None, count: int
 ) -> dict[str, Callable[[], object]]:
-    """What is timed of one plan."""
+    """Returns the timed functions of one plan."""
     plan = pipeline_plan(STAGES, count, schedule, recomputation_mode=mode)
     return {
-        "make": lambda: pipeline_plan(STAGES, count, schedule, recomputation_mode=mode),
+        "create": lambda: pipeline_plan(STAGES, count, schedule, recomputation_mode=mode),
         "check": lambda: check_plan(plan),
         "cost": lambda: plan_cost(plan),
     }
 
 
 def main() -> None:
-    """Prints a row a schedule, a mode and a number of micro-batches."""
+    """Prints a row for each schedule, recomputation mode and number of micro-batches."""
     calls: dict[str, Callable[[], object]] = {}
     rows = []
     for schedule in PipelineSchedule:
@@ -40,17 +40,17 @@ def main() -> None:
                 name = f"{schedule.name}{', recomputing' if mode else ''}"
                 calls |= {f"{name} {count} {what}": call for what, call in contestants(schedule, mode, count).items()}
                 rows.append((name, count))
-    # Else now and then a plan pays for a look at all objects of TensorFlow, and always the same one.
+    # Without this, some calls would include a garbage collection of all of TensorFlow's objects.
     gc.collect()
     gc.freeze()
     times = interleave(calls)
     table = []
     for name, count in rows:
-        make, check, cost = (median(times, f"{name} {count} {what}", 1) / 1e3 for what in ("make", "check", "cost"))
-        table.append((name, count, make, check, cost, make + check, TARGET if count == max(COUNTS) else ""))
+        create, check, cost = (median(times, f"{name} {count} {what}", 1) / 1e3 for what in ("create", "check", "cost"))
+        table.append((name, count, create, check, cost, create + check, TARGET if count == max(COUNTS) else ""))
     print_table(
         f"{STAGES} stages, training; milliseconds (medians of 7 rounds)",
-        ("schedule", "micro-batches", "make", "check", "cost", "make and check", "target"),
+        ("schedule", "micro-batches", "create", "check", "cost", "create and check", "target"),
         table,
     )
 

@@ -1,4 +1,4 @@
-"""What replicas cost: a step of R replicas against R times the work of one, its compilation, and its memory."""
+"""Compares a step of R replicas with R steps of one replica, and measures its compilation and memory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ BATCH, FEATURES, HIDDEN, CLASSES = 32, 784, 128, 10
 
 
 def resident_mib() -> float:
-    """What this process has in memory."""
+    """Returns the resident memory of this process."""
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
 
 
 def measured(count: int) -> dict[str, float]:
-    """Trains the MLP on a device of `count` IPUs, and in turn `count` times on a device of one."""
+    """Trains the MLP on a device of `count` IPUs, and sequentially `count` times on a device of one IPU."""
     import tensorflow as tf
 
     import tensorflow_ipu as ipu
@@ -45,15 +45,15 @@ def measured(count: int) -> dict[str, float]:
                 tf.Variable(0.05 * initial([HIDDEN, CLASSES], [3, 4])),
                 tf.Variable(tf.zeros([CLASSES])),
             ]
-        # Its data lie inside, so that feeds play no part; each replica and each step has others.
+        # The data are arguments, so that feeds do not matter. Each replica and each step uses other data.
         xs = tf.random.stateless_normal([16, BATCH, FEATURES], [5, 6])
         ys = tf.random.stateless_uniform([16, BATCH], [7, 8], 0, CLASSES, tf.int32)
 
         @tf.function(jit_compile=True)
         def train(xs, ys, n):
             for i in tf.range(n):
-                at = (i + replication_index()) % 16
-                x, y = xs[at], ys[at]
+                index = (i + replication_index()) % 16
+                x, y = xs[index], ys[index]
                 with tf.GradientTape() as tape:
                     logits = tf.nn.relu(x @ weights[0] + weights[1]) @ weights[2] + weights[3]
                     loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
@@ -65,30 +65,30 @@ def measured(count: int) -> dict[str, float]:
 
         return lambda: strategy.run(train, (xs, ys, tf.constant(STEPS)))
 
-    replicated, alone = trainer("/device:IPU:0", True), trainer("/device:IPU:1", False)
-    alone()
-    before = resident_mib()
+    replicated, single = trainer("/device:IPU:0", True), trainer("/device:IPU:1", False)
+    single()
+    memory_before = resident_mib()
     start = time.perf_counter()
     replicated()
     first = time.perf_counter() - start
-    memory = resident_mib() - before
+    memory = resident_mib() - memory_before
 
-    def one_after_the_other() -> None:
+    def sequential() -> None:
         for _ in range(count):
-            alone()
+            single()
 
-    times = interleave({"replicas": replicated, "in turn": one_after_the_other}, ROUNDS)
+    times = interleave({"replicas": replicated, "sequential": sequential}, ROUNDS)
     return {
         "step": median(times, "replicas", STEPS),
-        "in turn": median(times, "in turn", STEPS),
-        "ratio": ratio(times, "in turn", "replicas"),
+        "sequential": median(times, "sequential", STEPS),
+        "ratio": ratio(times, "sequential", "replicas"),
         "compile": first - median(times, "replicas", 1) / 1e6,
         "memory": memory,
     }
 
 
 def main() -> None:
-    """Measures each number of replicas in a process of its own, and prints a table."""
+    """Measures each number of replicas in a separate process, and prints a table."""
     if len(sys.argv) > 1:
         print(json.dumps(measured(int(sys.argv[1]))))
         return
@@ -96,13 +96,13 @@ def main() -> None:
     for count in COUNTS:
         done = subprocess.run([sys.executable, __file__, str(count)], check=True, stdout=subprocess.PIPE, text=True)
         row = json.loads(done.stdout.splitlines()[-1])
-        rows.append((count, row["step"], row["in turn"], row["ratio"], TARGET_RATIO, row["compile"], row["memory"]))
+        rows.append((count, row["step"], row["sequential"], row["ratio"], TARGET_RATIO, row["compile"], row["memory"]))
     print_table(
-        f"MLP 784-128-10, batch 32 a replica: medians of {ROUNDS} rounds of {STEPS} steps",
+        f"MLP 784-128-10, batch 32 per replica: medians of {ROUNDS} rounds of {STEPS} steps",
         (
             "replicas",
-            "us a step",
-            "us one after the other",
+            "us per step",
+            "us, sequential",
             "ratio",
             "target: at most",
             "s to compile",

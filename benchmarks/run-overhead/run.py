@@ -1,4 +1,4 @@
-"""What `strategy.run` costs over the call of the jitted function itself."""
+"""Compares `strategy.run` with a direct call of the compiled function."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from measure import interleave, median, print_table
 
 import tensorflow_ipu as ipu
 
-CALLS = 1000  # A round; ten rounds make ten thousand.
+CALLS = 1000  # The number of calls per round.
 ROUNDS = 10
 TARGET_US = 50.0
 
 
 def main() -> None:
-    """Prints a table for a function of a tensor, and for one that reads a variable."""
+    """Prints a row for a function of a tensor, and one for a function that reads a variable."""
     strategy = ipu.IPUStrategy()
     with strategy.scope():
         variable = tf.Variable(1.0)
@@ -50,8 +50,8 @@ def main() -> None:
         more = statistics.median(r - d for r, d in zip(times["run"], times["direct"], strict=True)) / CALLS * 1e6
         rows.append((name, median(times, "direct", CALLS), median(times, "run", CALLS), more, TARGET_US))
     print_table(
-        f"microseconds a call (medians of {ROUNDS} rounds of {CALLS} calls)",
-        ("function", "called itself", "strategy.run", "more", "target: at most"),
+        f"microseconds per call (medians of {ROUNDS} rounds of {CALLS} calls)",
+        ("function", "direct call", "strategy.run", "more", "target: at most"),
         rows,
     )
 

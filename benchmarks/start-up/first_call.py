@@ -1,6 +1,6 @@
 """Prints the seconds of a first call: `first_call.py plain|ipu loop|activations`.
 
-`loop` is a training loop, and `activations` 50 operations that the package lowers without MLIR.
+`loop` calls a training loop. `activations` calls 50 operations that the package lowers without MLIR.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ with strategy.scope():
 
 @tf.function(jit_compile=True)
 def train(x, y, n):
-    """Makes `n` training steps."""
+    """Runs `n` training steps."""
     for _ in tf.range(n):
         with tf.GradientTape() as tape:
             loss = loss_fn(y, model(x, training=True))

@@ -1,6 +1,6 @@
 """Prints the seconds from `fit` to the end of its first execution: `first_step.py NETWORK plain|1|4`.
 
-`plain` is Keras without `jit_compile`. A number is that of the pipeline stages in a strategy's scope.
+`plain` is Keras without `jit_compile`. A number is the number of pipeline stages in a strategy's scope.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "keras-fit"
 
 from networks import NETWORKS, keras, pipelined
 
-BATCHES = 8  # The default schedule of four stages needs so many an update.
+BATCHES = 8  # The smallest number of micro-batches per update for the default schedule with four stages.
 
 network, stages = NETWORKS[sys.argv[1]], sys.argv[2]
 if stages == "plain":

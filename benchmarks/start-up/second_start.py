@@ -1,6 +1,6 @@
-"""Prints the seconds from the demo's first call of `strategy` to its first step, as tracing and the rest.
+"""Prints the seconds that the demo takes to trace its program, and to compile it and run its first step.
 
-With the name of a folder, compiled programs are kept there.
+If an argument names a folder, compiled programs are stored there.
 """
 
 from __future__ import annotations

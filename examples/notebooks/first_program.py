@@ -1,11 +1,11 @@
 # %% [markdown]
 # # The first program
 #
-# An IPU runs **programs**: a whole training loop, with its reading of data, its gradients and its updates, compiled once, and
-# run without Python. This notebook trains a small network on handwritten digits, first as Keras does it, then by hand, and
-# asks what a real machine would make of it.
+# An IPU runs **programs**. A program is a whole training loop, which reads data, computes gradients and updates weights. It is
+# compiled once, and runs without Python. This notebook trains a small network on handwritten digits, first with Keras and then
+# with a custom loop. At the end, it predicts memory and time on a real machine.
 #
-# `import tensorflow_ipu` comes first: it adds the devices `/device:IPU:0`, `/device:IPU:1`, ... to TensorFlow.
+# Import `tensorflow_ipu` first. It adds the devices `/device:IPU:0`, `/device:IPU:1` and so on to TensorFlow.
 
 # %%
 import tensorflow_ipu as ipu
@@ -21,26 +21,25 @@ digits = load_digits()
 images, labels = (digits.data / 16).astype("float32"), digits.target.astype("int32")
 
 figure, axes = plt.subplots(1, 8, figsize=(8, 1.2))
-for at, (axis, image) in enumerate(zip(axes, digits.images)):
+for axis, image, label in zip(axes, digits.images, labels):
     axis.imshow(image, cmap="gray_r")
-    axis.set_title(labels[at])
+    axis.set_title(label)
     axis.axis("off")
 
 # %% [markdown]
-# ## A model of Keras
+# ## A Keras model
 #
-# An `IPUStrategy` says where variables live and where programs run. A notebook shows what it is:
+# An `IPUStrategy` determines the device of variables and programs. As the last line of a cell, it shows its settings:
 
 # %%
 strategy = ipu.IPUStrategy()
 strategy
 
 # %% [markdown]
-# Models, optimizers and metrics are made **inside the scope** of the strategy. The rest is Keras.
+# Create models, optimizers and metrics **inside the scope** of the strategy. Everything else is plain Keras.
 #
-# `steps_per_execution=40` makes 40 steps one run of the program. On the IPU this matters: between runs the host has its say,
-# within a run nobody waits for Python. `batch_size` divides the data, as the shapes of a program are fixed: 1,600 images are
-# 40 batches of 40.
+# With `steps_per_execution=40`, one run of the program executes 40 steps. The IPU waits for Python only between runs, so many
+# steps per run are fast. The shapes of a program are fixed, so all batches must be full: 1,600 images are 40 batches of 40.
 
 # %%
 with strategy.scope():
@@ -62,7 +61,7 @@ with strategy.scope():
 
 _ = model.fit(images[:1600], labels[:1600], batch_size=40, epochs=5, verbose=2)
 # %% [markdown]
-# It has not seen the last images, of which we take 160, as 40 batches of 4:
+# The model was not trained on the last images. We evaluate it on 160 of them, as 40 batches of 4:
 
 # %%
 accuracy = model.evaluate(
@@ -71,13 +70,13 @@ accuracy = model.evaluate(
 print(f"{accuracy:.0%} of the other digits are right")
 
 # %% [markdown]
-# ## A loop of your own
+# ## A custom training loop
 #
-# The same by hand. A `tf.function` with `jit_compile=True` becomes a program when `strategy.run` runs it:
+# You can also write the loop yourself. `strategy.run` runs a `tf.function` with `jit_compile=True` as a program:
 #
-# * an **infeed** brings data into it. `iter(dataset)` makes one, inside the scope;
-# * an **outfeed** hands results back, while the program runs or after it;
-# * the loop over `tf.range` runs on the device. A number of steps that is a tensor needs no new program when it changes.
+# * An **infeed** is a queue of data for the program. Inside the scope, `iter(dataset)` creates one.
+# * An **outfeed** is a queue of results. You can read it while the program runs, or afterwards.
+# * The loop over `tf.range` runs on the device. If the number of steps is a tensor, another number needs no new program.
 
 # %%
 with strategy.scope():
@@ -103,7 +102,7 @@ def train(iterator, steps):
 
 
 # %% [markdown]
-# `tf.print` works inside of programs, and what it prints lands under the cell that runs the program:
+# `tf.print` works inside of programs. Its output appears under the cell that runs the program:
 
 # %%
 dataset = (
@@ -117,7 +116,7 @@ with strategy.scope():
 strategy.run(train, args=(iterator, tf.constant(400)))
 
 # %% [markdown]
-# The outfeed has the loss of every step. `dequeue` takes all that is there, as one tensor:
+# The outfeed has the loss of each step. `dequeue` returns all of them as one tensor:
 
 # %%
 losses
@@ -133,19 +132,19 @@ axis.set_ylabel("loss")
 axis.spines[["top", "right"]].set_visible(False)
 
 # %% [markdown]
-# ## What happened
+# ## Metrics
 #
-# `metrics_report` counts and times what there was. Each program that was traced stands there with the reason; a training
-# loop that is compiled again and again is the commonest cause of slowness ([What happened here](../../docs/observing.md)).
+# `metrics_report` shows counters and times. For each trace of a program, it gives the reason. The most common cause of slow
+# training is a loop that is compiled again and again ([Metrics, traces and logs](../../docs/observing.md)).
 
 # %%
 ipu.metrics_report()
 
 # %% [markdown]
-# ## Would it fit a real machine?
+# ## A report on a real machine
 #
-# A **report** is the prediction of a model of the machine: memory, time of a step, and what takes it. Nothing is run for it.
-# As text it is one line,
+# A **report** predicts the memory and the time of a step on a real machine, by a model of that machine. It runs nothing. Its
+# `repr` is one line:
 
 # %%
 report = strategy.report(
@@ -154,15 +153,15 @@ report = strategy.report(
 print(repr(report))
 
 # %% [markdown]
-# and as the last line of a cell it is a page. Such a small network is bound by the data that the host sends: most of a step
-# is `host`.
+# As the last line of a cell, the report is a page. In such a small network, most of the time of a step is `host`: the program
+# waits for the data that the host sends.
 
 # %%
 report
 
 # %% [markdown]
-# ## What next
+# ## Next steps
 #
-# * [From one IPU to a pipeline on replicas](keras_to_pipeline.ipynb): the same in Keras on several IPUs.
-# * [Will it fit?](will_it_fit.ipynb): ask before you have a machine.
-# * [Port a script](port_a_script.ipynb) that was written for IPUs.
+# * [From one IPU to a pipeline on replicas](keras_to_pipeline.ipynb) trains Keras models on several IPUs.
+# * [Will it fit?](will_it_fit.ipynb) predicts whether a large model fits a machine, and finds changes that make it fit.
+# * [Port a script](port_a_script.ipynb) runs a script that was written for IPUs.

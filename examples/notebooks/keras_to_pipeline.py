@@ -1,8 +1,8 @@
 # %% [markdown]
 # # From one IPU to a pipeline on replicas
 #
-# A Keras model on one IPU, on several IPUs as **replicas**, cut into the **stages** of a pipeline, and both together. What it
-# learns stays the same: however an update of the weights is split, it sees the same 64 images.
+# This notebook trains a Keras model on one IPU, on two **replicas**, in two pipeline **stages**, and in two stages on two
+# replicas. The trained weights are the same in all cases, because each update of the weights uses the same 64 images.
 
 # %%
 import tensorflow_ipu as ipu
@@ -23,8 +23,8 @@ def make_model():
     keras.utils.set_random_seed(1)
     widths = (256, 256, 128, 64)
     hidden = [
-        keras.layers.Dense(width, "relu", name=f"hidden_{at}")
-        for at, width in enumerate(widths)
+        keras.layers.Dense(width, "relu", name=f"hidden_{index}")
+        for index, width in enumerate(widths)
     ]
     return keras.Sequential(
         [keras.Input([64]), *hidden, keras.layers.Dense(10, name="answer")]
@@ -42,7 +42,7 @@ def compile_model(model, rate, steps):
 
 
 def train(model, batch_size):
-    keras.utils.set_random_seed(1)  # For the order of the images.
+    keras.utils.set_random_seed(1)  # Determines the order of the images.
     model.fit(
         images[training],
         labels[training],
@@ -72,10 +72,11 @@ first = train(model, batch_size=64)
 # %% [markdown]
 # ## Two replicas
 #
-# A device of two IPUs runs **two replicas** of a program: each has its own part of the data and a copy of the weights, and
-# gradients are summed over them. Two batches of 32 are the 64 images of an update; half the rate makes the sum a mean.
+# A device of two IPUs runs **two replicas** of a program. Each replica has a part of the data and a copy of the weights.
+# Gradients are summed over the replicas. The 64 images of an update are two batches of 32, and half the learning rate makes the
+# sum a mean.
 #
-# `IPUConfig` shows what differs from its defaults:
+# `IPUConfig` shows the settings that differ from the defaults:
 
 # %%
 config = ipu.IPUConfig()
@@ -87,7 +88,9 @@ config
 with strategy.scope():
     model = make_model()
     compile_model(model, rate=0.05 / 2, steps=4)
-model.set_replication_options("MEAN")  # Logs are the mean of the replicas' metrics.
+model.set_replication_options(
+    "MEAN"
+)  # Logs show the mean of the replicas' metrics.
 second = train(model, batch_size=32)
 print(
     "largest difference of a weight is small:",
@@ -97,16 +100,16 @@ print(
 # %% [markdown]
 # ## Two stages
 #
-# A model that is too large for an IPU is cut: each IPU has some of its layers. While IPU 1 works on one batch, IPU 0 has the
-# next one. An update waits for so many **micro-batches**; the more there are, the less the IPUs wait for each other at both
-# ends. How much that is depends on the schedule. `compare_plans` tries all of them, here for two stages and eight
-# micro-batches, with stages that take equally long:
+# A model that is too large for one IPU is split into stages, and each IPU has the layers of one stage. While IPU 1 works on one
+# batch, IPU 0 works on the next one. An update uses the gradients of several **micro-batches**. At the begin and the end of an
+# update, some IPUs wait. With more micro-batches, this time is a smaller share. It also depends on the schedule.
+# `compare_plans` compares all schedules, here for two stages that take equally long and eight micro-batches:
 
 # %%
 pipelining.compare_plans(2, 8, recompute=False)
 
 # %% [markdown]
-# Which layer goes where? `balance` reads the model, predicts what each layer takes of a machine, and proposes the split
+# `balance` assigns layers to stages. It predicts the time and the memory of each layer on a machine, and proposes the split
 # whose longest stage is the shortest:
 
 # %%
@@ -121,11 +124,12 @@ proposal = pipelining.balance(model, 2, "GC200", batch_size=8)
 proposal
 
 # %% [markdown]
-# The proposal's `assignment` is what the model takes. From here on `fit` runs the pipeline: 8 micro-batches of 8 images.
+# Pass the `assignment` of the proposal to the model. After that, `fit` runs the pipeline with 8 micro-batches of 8 images.
 
 # %%
 model.set_pipeline_stage_assignment(proposal.assignment)
-stages = [each.pipeline_stage for each in model.get_pipeline_stage_assignment()]
+assignments = model.get_pipeline_stage_assignment()
+stages = [assignment.pipeline_stage for assignment in assignments]
 for layer, stage in zip(model.layers, stages):
     print(f"stage {stage}: {layer.name}")
 third = train(model, batch_size=8)
@@ -137,13 +141,13 @@ print(
 # %% [markdown]
 # ## Two stages on two replicas
 #
-# Four IPUs have room for two replicas of the pipeline. Nothing but the number of IPUs changes, and with it the images of a
-# micro-batch: 2 replicas x 8 micro-batches x 4 images = 64 images.
+# Four IPUs run two replicas of the pipeline. Only the number of IPUs and the number of images in a micro-batch change:
+# 2 replicas x 8 micro-batches x 4 images = 64 images.
 #
 # ```
 #             stage 0   stage 1
 # replica 0    IPU 0     IPU 1   --+
-#                                  +-- gradients are summed, and each updates its copy
+#                                  +-- gradients are summed, each replica updates its copy
 # replica 1    IPU 2     IPU 3   --+
 # ```
 
@@ -166,15 +170,15 @@ print(
 )
 
 # %% [markdown]
-# ## What a machine would make of it
+# ## A report on a real machine
 #
-# The report on the pipeline has the picture of its execution, and the memory of each IPU of a replica. For such a small model
-# it is honest: the stages take microseconds, and what passes between host and chip takes as long. Larger models are worth
-# it: [Will it fit?](will_it_fit.ipynb)
+# The report on the pipeline shows a picture of its execution, and the memory of each IPU of a replica. The stages of such a
+# small model take only microseconds, and transfers between host and chip take as long. For large models, a pipeline is
+# worthwhile: [Will it fit?](will_it_fit.ipynb)
 
 # %%
 model.ipu_report(4, machine="Bow Pod16")
 
 # %% [markdown]
-# More on all this: [pipelining](../../docs/pipelining.md), [plans](../../docs/pipeline_plans.md),
-# [replication](../../docs/replication.md), [Keras](../../docs/keras.md).
+# The documentation has more on [pipelining](../../docs/pipelining.md), [plans](../../docs/pipeline_plans.md),
+# [replication](../../docs/replication.md) and [Keras](../../docs/keras.md).

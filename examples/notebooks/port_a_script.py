@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Port a script of 2021
 #
-# IPU TensorFlow, Graphcore's fork of TensorFlow 2.4 to 2.6, had its names in `tensorflow.python.ipu`. A script that was
-# written for it runs here unchanged, by the **compatibility layer**; later you may write it as it is written today, piece by
-# piece.
+# IPU TensorFlow, Graphcore's fork of TensorFlow 2.4 to 2.6, had its names in `tensorflow.python.ipu`. The **compatibility
+# layer** runs scripts that were written for it unchanged. Later, you can replace the old names step by step.
 #
 # ## The script
 #
-# A training loop as the guides of 2021 taught it: names of the fork, queues, `loops.repeat`, an optimizer of TensorFlow 1.
+# The script is a training loop as in Graphcore's guides of 2021. It uses names of the fork, queues, `loops.repeat`, and an
+# optimizer of TensorFlow 1.
 
 # %%
 from pathlib import Path
@@ -55,15 +55,15 @@ with tf.Session() as session:
 """
 _ = Path("train_2021.py").write_text(SCRIPT)
 # %% [markdown]
-# ## Check it
+# ## Check the script
 #
-# `--check` reads scripts and runs nothing. It names what does not exist here, with its line, and what has no effect:
+# `--check` reads scripts without running them. It lists unsupported names with their lines, and names without an effect:
 
 # %%
 # !python -m tensorflow_ipu --check train_2021.py
 
 # %% [markdown]
-# A name that is misspelled, or that nothing stands for here, is found before anything runs:
+# It finds misspelled and unsupported names before anything runs:
 
 # %%
 _ = Path("misspelled.py").write_text(
@@ -72,9 +72,9 @@ _ = Path("misspelled.py").write_text(
 # !python -m tensorflow_ipu --check misspelled.py
 
 # %% [markdown]
-# ## Run it
+# ## Run the script
 #
-# `python -m tensorflow_ipu` runs a script as `python` would, with the old names in place:
+# `python -m tensorflow_ipu` runs a script as `python` would, but with the old names:
 
 # %%
 # !python -m tensorflow_ipu train_2021.py 2> messages.txt
@@ -82,8 +82,7 @@ _ = Path("misspelled.py").write_text(
 # %% [markdown]
 # ## In a notebook
 #
-# Here `compat.install()` does the same, before anything else imports the old names. What follows is a function of 2021 in a
-# cell of today:
+# In a notebook, call `compat.install()` before anything imports the old names. The rest of this cell is code of 2021:
 
 # %%
 from tensorflow_ipu import compat
@@ -115,16 +114,17 @@ infeed.initializer
 print(float(strategy.run(program)), outfeed.dequeue().numpy())
 
 # %% [markdown]
-# The old names lead to the objects of this package, so they show themselves as those do:
+# The old names create objects of this package, which a notebook displays:
 
 # %%
 infeed
 
 # %% [markdown]
-# ## As it is written today
+# ## The script with today's names
 #
-# The same training, without the layer. An iterator takes the place of the infeed and its `initializer`, a loop of Python that
-# of `loops.repeat`, Keras's optimizer that of TensorFlow 1, and `strategy.run` that of `compile` and a session:
+# This is the same training without the compatibility layer. An iterator replaces the infeed and its `initializer`. A Python
+# loop replaces `loops.repeat`, and Keras's optimizer replaces that of TensorFlow 1. `strategy.run` replaces `compile` and the
+# session.
 
 # %%
 compat.uninstall()
@@ -168,7 +168,7 @@ print(
 )
 
 # %% [markdown]
-# ## Where the rest is
+# ## More on porting
 #
-# * [Code that was written for IPUs](../../docs/porting.md): Keras 2, what else is bridged, and the states of all names.
-# * [From the SDK's guide](../../docs/from_the_sdk.md): chapter by chapter, where each went.
+# * [Code that was written for IPUs](../../docs/porting.md): Keras 2, old names of other packages, and a list of all names.
+# * [From the SDK's guide](../../docs/from_the_sdk.md): the pages that correspond to each chapter of the guide.

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Will it fit, and what would help?
 #
-# An IPU keeps a program and its data in the memory of its tiles: some 900 MB, and nothing spills by itself. So the first
-# question about a model is whether it fits. This notebook asks it for a language model, without a machine and without
-# training: all that is needed is a trace of one step.
+# An IPU stores a program and its data in the memory of its tiles, about 900 MB. Nothing is moved to other memory automatically.
+# So the first question about a model is whether it fits. This notebook answers it for a language model, without a machine and
+# without training. The prediction only needs a trace of one step.
 
 # %%
 import tensorflow_ipu as ipu
@@ -18,18 +18,18 @@ strategy = ipu.IPUStrategy()
 def make_model(layers=2, width=1024, tokens=256, words=16384):
     ids = keras.Input([tokens], dtype="int32", name="ids")
     x = keras.layers.Embedding(words, width, name="embedding")(ids)
-    for at in range(layers):
-        y = keras.layers.LayerNormalization(name=f"norm_{at}a")(x)
+    for i in range(layers):
+        y = keras.layers.LayerNormalization(name=f"norm_{i}a")(x)
         attention = keras.layers.MultiHeadAttention(
-            width // 64, 64, name=f"attention_{at}"
+            width // 64, 64, name=f"attention_{i}"
         )
-        x = keras.layers.Add(name=f"add_{at}a")(
+        x = keras.layers.Add(name=f"add_{i}a")(
             [x, attention(y, y, use_causal_mask=True)]
         )
-        y = keras.layers.LayerNormalization(name=f"norm_{at}b")(x)
-        y = keras.layers.Dense(4 * width, "gelu", name=f"wide_{at}")(y)
-        x = keras.layers.Add(name=f"add_{at}b")(
-            [x, keras.layers.Dense(width, name=f"narrow_{at}")(y)]
+        y = keras.layers.LayerNormalization(name=f"norm_{i}b")(x)
+        y = keras.layers.Dense(4 * width, "gelu", name=f"wide_{i}")(y)
+        x = keras.layers.Add(name=f"add_{i}b")(
+            [x, keras.layers.Dense(width, name=f"narrow_{i}")(y)]
         )
     x = keras.layers.LayerNormalization(name="norm")(x)
     model = keras.Model(
@@ -49,39 +49,40 @@ with strategy.scope():
 print(f"{model.count_params():,} weights")
 
 # %% [markdown]
-# ## Ask
+# ## Report on the model
 #
-# `ipu_report` traces a training step for batches of 4 and predicts its memory and time on a GC200, the IPU of a Pod4 to
-# Pod64. Its line is the answer:
+# `ipu_report` traces a training step for batches of 4, and predicts its memory and time on a GC200, the IPU of a Pod4 to Pod64.
+# The `repr` of the report is a summary:
 
 # %%
 report = model.ipu_report(4, machine="GC200")
 print(repr(report))
 
 # %% [markdown]
-# It does not fit. The page says why: weights, the optimizer's two moments for each, and what the backward pass needs of the
-# forward pass, at the moment when most of it is there (*Liveness*).
+# The model does not fit. The page explains the reason. *Liveness* shows the memory over time: weights, the optimizer's two
+# moments of each weight, and the activations that are stored for the backward pass.
 
 # %%
 report
 
 # %% [markdown]
-# ## What would help
+# ## Advice
 #
-# `advice` tries changes, each alone, by the same model of the machine, and orders what helps. Where the program does not
-# surely fit, it also combines them: a recipe, with what each step of it buys, as code to paste.
+# `advice` predicts the effect of each of many changes, and lists those that help, in order of their effect. If the program may
+# not fit, it also combines changes into a recipe. The recipe shows the effect of each step, and code to paste.
 
 # %%
 report.advice()
 
 # %% [markdown]
-# ## Try it
+# ## Apply changes
 #
-# The recipe has all in float16, weights too. A milder way: made under Keras's policy `mixed_float16`, the model computes in
-# float16 and keeps its weights in float32. float16 ends at 65504 and has few digits: `ipu.precision_report` tells what it
-# does to each tensor of a model ([What float16 makes of a model](../../docs/precision_report.md)).
+# The recipe uses float16 for everything, including weights. With Keras's policy `mixed_float16`, the model also computes in
+# float16, but its weights are float32. The largest float16 value is 65504, and its precision is low. `ipu.precision_report`
+# shows the effect on each tensor of a model ([The precision report](../../docs/precision_report.md)).
 #
-# What is then too large for one IPU takes more of them. `balance` finds the stages of a pipeline that are equally long and fit:
+# This model is still too large for one IPU, so we split it into a pipeline. `balance` finds stages that fit and take equally
+# long:
 
 # %%
 keras.mixed_precision.set_global_policy("mixed_float16")
@@ -93,7 +94,7 @@ proposal = pipelining.balance(half, 4, "GC200", batch_size=1)
 proposal
 
 # %% [markdown]
-# One call gives the model its stages, and a second report says what became of them: on the four IPUs of a Pod4 it fits.
+# One call assigns the stages to the model. A second report shows that the model fits the four IPUs of a Pod4.
 
 # %%
 config = ipu.IPUConfig()
@@ -104,14 +105,16 @@ final = half.ipu_report(1, machine="IPU-POD4")
 print(repr(final))
 
 # %% [markdown]
-# A comparison of two reports says what changed, here for a step: a batch of 4 there, a micro-batch of 1 here.
+# `compare_reports` shows the differences of two reports. A step is a batch of 4 in the first one, and a micro-batch of 1 in the
+# second.
 
 # %%
 machine.compare_reports(report, final)
 
 # %% [markdown]
-# ## How far to trust it
+# ## Accuracy of reports
 #
-# A report is a model of the machine, with assumptions that it lists. Against published results, throughputs were
-# predicted 10 % too low to 38 % too high; a step therefore has a range. Between 90 % and 125 % of the memory it says
-# `may fit`: there it depends on what the machine's compiler finds. [The machine](../../docs/machine.md) has the rest.
+# A report is the prediction of a model of the machine, and lists its assumptions. Compared with published results, predicted
+# throughputs were 10 % too low to 38 % too high, so a report gives a range for the time of a step. If the predicted memory is
+# between 90 % and 125 % of that of the machine, the verdict is `may fit`, because the result depends on the machine's compiler.
+# [Machine reports](../../docs/machine.md) has more details.

@@ -1,1 +1,1 @@
-"""What all layers stand on: checks, the environment, types, units, logging, counters. It imports no other layer."""
+"""Checks, environment variables, types, units, logging and counters, which all layers use. Imports no other layer."""

@@ -1,13 +1,15 @@
-"""The runs of programs that have begun and not ended; thread-safe."""
+"""Tracks the runs of programs that have not ended; thread-safe."""
 
 from __future__ import annotations
 
 import threading
 import time
 
-_SLICE = 0.1  # Seconds. A run whose `release` a handler has kept from being called is not waited for any longer.
+# The longest wait for one lock, in seconds. The set is checked again after each wait: if a signal handler raises as a run
+# ends, the run may leave the set without releasing its lock.
+_SLICE = 0.1
 
-# A lock each, held until the run has ended.
+# One lock for each run, which is held until the run has ended.
 under_way: set[threading.Lock] = set()
 
 
@@ -17,12 +19,12 @@ def active() -> bool:
 
 
 def wait_until_idle(timeout: float | None = None) -> bool:
-    """Waits until no program runs; returns False if `timeout` seconds were not enough."""
+    """Waits until no program runs; returns False after `timeout` seconds."""
     deadline = None if timeout is None else time.monotonic() + timeout
     while runs := tuple(under_way):
-        left = _SLICE if deadline is None else min(_SLICE, deadline - time.monotonic())
-        if left <= 0:
+        timeout_of_wait = _SLICE if deadline is None else min(_SLICE, deadline - time.monotonic())
+        if timeout_of_wait <= 0:
             return False
-        if runs[0].acquire(timeout=left):
+        if runs[0].acquire(timeout=timeout_of_wait):
             runs[0].release()
     return True

@@ -1,4 +1,4 @@
-"""The writer of traces in Chrome's JSON format, which Perfetto opens."""
+"""Writes traces in Chrome's JSON format, which Perfetto opens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Chrome:
-    """A trace that is being made: processes of tracks of slices, and counters. Times are in nanoseconds."""
+    """A trace under construction. A process has counters, and tracks that contain slices. Times are in nanoseconds."""
 
     def __init__(self, begin: int, processes: Sequence[str] = ()) -> None:
         self._begin = begin
@@ -15,11 +15,11 @@ class Chrome:
         self._processes: dict[str, int] = {}
         self._tracks: dict[tuple[str, str], int] = {}
         self._events: list[dict[str, Any]] = []
-        # A group of tracks: when each of them is free again.
+        # The times at which the tracks of a group become free, by (process, name of the group).
         self._free: dict[tuple[str, str], list[float]] = {}
 
     def add_tracks(self, process: str, *names: str) -> None:
-        """Adds tracks that have no slices yet: viewers show tracks in the order in which they were added."""
+        """Adds tracks without slices, to fix their order: viewers show tracks in the order in which they were added."""
         self._process(process)
         for name in names:
             self._track(process, name)
@@ -37,33 +37,37 @@ class Chrome:
         details: Mapping[str, object] | None = None,
     ) -> None:
         process_id = self._process(process)
-        at, end = self._at(begin), self._at(begin + duration)
-        event = {"ph": "X", "pid": process_id, "tid": self._track(process, track), "ts": at}
-        event |= {"dur": round(end - at, 3), "name": name, "cat": kind}
+        start, end = self._at(begin), self._at(begin + duration)
+        event = {"ph": "X", "pid": process_id, "tid": self._track(process, track), "ts": start}
+        event |= {"dur": round(end - start, 3), "name": name, "cat": kind}
         self._events.append(
             event | ({"cname": colour} if colour else {}) | ({"args": dict(details)} if details else {})
         )
 
     def add_beside(
-        self, process: str, tracks: str, name: str, begin: float, duration: float, kind: str, **more: Any
+        self, process: str, tracks: str, name: str, begin: float, duration: float, kind: str, **options: Any
     ) -> None:
-        """Adds a slice on the first of several tracks that is free then: slices of one track must not overlap."""
-        free = self._free.setdefault((process, tracks), [])
-        track = next((at for at, until in enumerate(free) if until <= begin), len(free))
-        free[track : track + 1] = [begin + duration]
-        title = f"{tracks} ({track + 1})" if track else tracks
-        self.add_slice(process, title, name, begin, duration, kind, **more)
+        """Adds a slice to the first track of a group that is free at `begin`: slices of a track must not overlap.
 
-    def add_value(self, process: str, name: str, at: float, values: Mapping[str, float]) -> None:
-        event = {"ph": "C", "pid": self._process(process), "name": name, "ts": self._at(at)}
+        The tracks are called `tracks`, `tracks (2)`, `tracks (3)` and so on, and are added as needed.
+        """
+        ends = self._free.setdefault((process, tracks), [])
+        track = next((index for index, end in enumerate(ends) if end <= begin), len(ends))
+        ends[track : track + 1] = [begin + duration]
+        title = f"{tracks} ({track + 1})" if track else tracks
+        self.add_slice(process, title, name, begin, duration, kind, **options)
+
+    def add_value(self, process: str, name: str, time: float, values: Mapping[str, float]) -> None:
+        event = {"ph": "C", "pid": self._process(process), "name": name, "ts": self._at(time)}
         self._events.append(event | {"args": dict(values)})
 
     def trace(self) -> dict[str, Any]:
-        """Returns the trace as what `json.dump` takes."""
+        """Returns the trace, to be written by `json.dump`."""
         return {"traceEvents": self._events, "displayTimeUnit": "ms"}
 
     def _at(self, time: float) -> float:
-        # In whole nanoseconds, as viewers keep it: slices that touch would overlap otherwise, and are dropped then.
+        # Times are rounded to nanoseconds, as in viewers. Otherwise, adjacent slices might overlap, and viewers drop
+        # those.
         return round(time - self._begin) / 1e3
 
     def _process(self, name: str) -> int:
@@ -80,7 +84,7 @@ class Chrome:
         number = self._tracks.get((process, name))
         if number is None:
             number = self._tracks[process, name] = len(self._tracks) + 1
-            where = {"ph": "M", "pid": self._processes[process], "tid": number}
-            self._events.append(where | {"name": "thread_name", "args": {"name": name}})
-            self._events.append(where | {"name": "thread_sort_index", "args": {"sort_index": number}})
+            about = {"ph": "M", "pid": self._processes[process], "tid": number}
+            self._events.append(about | {"name": "thread_name", "args": {"name": name}})
+            self._events.append(about | {"name": "thread_sort_index", "args": {"sort_index": number}})
         return number

@@ -4,7 +4,10 @@ from enum import Enum, IntEnum
 
 
 class NamedIntEnum(IntEnum):
-    """Prints members as Python 3.6 to 3.10 do, on which the SDK ran: `str` has the name, `format` the number."""
+    """An `IntEnum` whose members print as in Python 3.6 to 3.10: `str` returns the name, `format` the number.
+
+    The SDK ran on these versions of Python.
+    """
 
     __str__ = Enum.__str__
 

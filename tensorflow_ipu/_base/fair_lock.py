@@ -1,25 +1,28 @@
-"""A lock that threads get in the order in which they ask for it."""
+"""A lock that threads acquire in the order of their requests."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 
-# Seconds after which a waiting thread looks for itself: a signal handler may raise between any two lines of a release.
+# Seconds after which a waiting thread checks the lock again. A signal handler may raise in the middle of a release, so
+# that nothing wakes the next thread.
 _SLICE = 0.1
 
 
 class FairLock:
-    """A lock for `with` blocks, which a thread that holds it may take again.
+    """A reentrant lock for `with` blocks that serves threads in the order of their requests.
 
-    What a signal handler raises, such as `KeyboardInterrupt`, ends a wait.
+    Each waiting thread acquires a plain lock of its own, appends it to a queue, and blocks by acquiring it a second time.
+    A release of the `FairLock` releases the first lock of the queue, which wakes its thread. An exception of a signal
+    handler, such as `KeyboardInterrupt`, ends a wait.
     """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()  # Guards the other attributes.
         self._holder: int | None = None
         self._depth = 0
-        self._waiting: deque[tuple[int, threading.Lock]] = deque()  # Threads, each with what wakes it when released.
+        self._waiting: deque[tuple[int, threading.Lock]] = deque()  # (thread, lock whose release wakes it)
 
     def __enter__(self) -> None:
         thread = threading.get_ident()
@@ -30,16 +33,16 @@ class FairLock:
             if self._holder is None and not self._waiting:
                 self._holder, self._depth = thread, 1
                 return
-            place = (thread, threading.Lock())
-            place[1].acquire()
-            self._waiting.append(place)
+            entry = (thread, threading.Lock())
+            entry[1].acquire()
+            self._waiting.append(entry)
         try:
-            while not self._takes(place):
-                place[1].acquire(timeout=_SLICE)
+            while not self._takes(entry):
+                entry[1].acquire(timeout=_SLICE)
         except BaseException:
             with self._guard:
-                if place in self._waiting:
-                    self._waiting.remove(place)
+                if entry in self._waiting:
+                    self._waiting.remove(entry)
                     self._wake_first()
             self.release_all()
             raise
@@ -52,16 +55,16 @@ class FairLock:
             self._release()
 
     def release_all(self) -> None:
-        """Releases the lock if this thread holds it, however often: an exception may have kept a block from its end."""
+        """Releases the lock completely if this thread holds it: an exception may have skipped the end of a block."""
         if self._holder == threading.get_ident():
             self._release()
 
-    def _takes(self, place: tuple[int, threading.Lock]) -> bool:
+    def _takes(self, entry: tuple[int, threading.Lock]) -> bool:
         with self._guard:
-            if self._holder is not None or self._waiting[0] is not place:
+            if self._holder is not None or self._waiting[0] is not entry:
                 return False
             self._waiting.popleft()
-            self._holder, self._depth = place[0], 1
+            self._holder, self._depth = entry[0], 1
             return True
 
     def _release(self) -> None:

@@ -1,4 +1,4 @@
-"""Writes files whole or not at all."""
+"""Writes files either completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from typing import BinaryIO
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Opens a new file for writing that replaces the file at `path` at the end of the block.
 
-    If the block fails, the file at `path` is as it was. If several processes write it, the last one to end wins. As with
-    `open`, links are followed, an existing file keeps its permissions, and `path` may be a pipe, a device or `/dev/stdout`.
+    If the block fails, the file at `path` does not change. If several processes write it, the last one to end wins. As
+    with `open`, links are followed, an existing file keeps its permissions, and `path` may be a pipe, a device or
+    `/dev/stdout`.
 
     Raises:
       OSError: The file cannot be written.
@@ -33,7 +34,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with os.fdopen(os.open(unfinished, flags, 0o666 if about is None else 0o600), "wb") as file:
             yield file
             if about is not None:
-                with contextlib.suppress(OSError):  # Only root may give a file away.
+                with contextlib.suppress(OSError):  # Only root may change the owner of a file.
                     os.fchown(file.fileno(), about.st_uid, about.st_gid)
                 os.fchmod(file.fileno(), about.st_mode & 0o777)
         _move(unfinished, target)
@@ -46,7 +47,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def write(path: str | os.PathLike[str], contents: str | bytes) -> None:
-    """Writes a file, text in UTF-8, as `replacing` does."""
+    """Writes `contents` to a file as `replacing` does; text is encoded as UTF-8."""
     with replacing(path) as file:
         file.write(contents.encode() if isinstance(contents, str) else contents)
 
@@ -57,7 +58,7 @@ def _is_replaceable(path: str | os.PathLike[str]) -> bool:
     except FileNotFoundError:
         return True
     folder, name = os.path.split(os.fspath(path))
-    # `/dev/stdout` stands for an open file of this process, which may be a regular one.
+    # `/dev/stdout` may lead to a regular file that this process has open. It must not be replaced.
     is_open = os.path.join(os.path.realpath(folder), name).startswith(("/dev/std", "/proc/"))
     writable = os.access(path, os.W_OK) and os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
     return stat.S_ISREG(about.st_mode) and writable and not is_open
@@ -69,5 +70,5 @@ def _move(unfinished: str, target: str) -> None:
     except OSError as exc:
         if exc.errno != errno.EBUSY:
             raise
-        shutil.copyfile(unfinished, target)  # A container has mounted this one file.
+        shutil.copyfile(unfinished, target)  # A file that is itself a mount point of a container cannot be replaced.
         os.unlink(unfinished)

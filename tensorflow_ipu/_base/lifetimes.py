@@ -1,10 +1,15 @@
-"""Actions for the end of an object, which cost no `KeyboardInterrupt`.
+"""Performs actions when an object ends, without ever swallowing a `KeyboardInterrupt`.
 
-Python runs signal handlers between any two steps of Python code on the main thread, also in a finalizer. What a handler
-raises there, such as `KeyboardInterrupt`, reaches no caller: Python prints it and goes on. So no Python code runs when an
-object of this package ends. `call_native` calls a C function, and `call_later` notes an action, which a later call of
-`call_due` performs. For the same reason, the package has no `__del__` on the main thread, no `weakref.finalize`, and no
-`WeakKeyDictionary` or `WeakSet`, whose callbacks are Python code: `WeakObjects` has none.
+Python may run a signal handler between any two steps of Python code on the main thread, even in a finalizer. If the
+handler raises an exception there, such as `KeyboardInterrupt`, it reaches no caller: Python prints it and goes on. So no
+Python code may run when an object of this package ends:
+
+* `call_native`: Python calls a C function when the object ends.
+* `call_later`: Python appends an action to a deque when the object ends, which runs C code only. The next `call_due`
+  performs the action.
+
+For the same reason, the package has no `__del__` on the main thread, no `weakref.finalize`, and no `WeakKeyDictionary`
+or `WeakSet`, whose callbacks are Python code. `WeakObjects` has no callbacks.
 """
 
 from __future__ import annotations
@@ -18,22 +23,22 @@ from typing import Any
 
 
 class _WeakReference(weakref.ref):
-    """A weak reference with what is to be done at the end of its object."""
+    """A weak reference with the action for the end of its object."""
 
     # ctypes passes `_as_parameter_` to a C function that is called with this reference.
     __slots__ = ("_as_parameter_", "action")
     action: Callable[[], object]
 
 
-# References to objects that live, by their `id`: they compare and hash as their objects do. A reference that ended with
-# its object would call nothing.
+# The references to objects that live, by `id(reference)`: as a key, a reference would hash and compare like its object.
+# They must be kept: a reference that ends before its object calls nothing.
 _watches: dict[int, _WeakReference] = {}
-# References to objects that ended, and whose actions are due. Python appends to a deque and pops from it in one step.
+# References whose objects have ended, so that their actions are due. Appending to and popping from a deque are atomic.
 _due: collections.deque[_WeakReference] = collections.deque()
 
 
 def call_native(subject: object, function: Any, number: int) -> None:
-    """Has the C function `function` called with `number` at once when `subject` ends.
+    """Calls the C function `function` with `number` as soon as `subject` ends.
 
     Args:
       subject: Any object that can be referenced weakly.
@@ -47,7 +52,7 @@ def call_native(subject: object, function: Any, number: int) -> None:
 
 
 def call_later(subject: object, action: Callable[[], object]) -> None:
-    """Has `action` called by the first `call_due` after the end of `subject`, which `action` must not refer to."""
+    """Makes the first `call_due` after the end of `subject` call `action`, which must not refer to `subject`."""
     call_due()
     watch = _WeakReference(subject, _due.append)
     watch.action = action
@@ -59,14 +64,14 @@ def call_due() -> None:
     while _due:
         try:
             watch = _due.popleft()
-        except IndexError:  # Another thread took it.
+        except IndexError:  # Another thread has taken the last one.
             return
         del _watches[id(watch)]
         watch.action()
 
 
 class WeakObjects:
-    """A few objects, told apart by identity, for as long as something else keeps them."""
+    """A small collection of weakly referenced objects, which are compared by identity."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -83,4 +88,4 @@ class WeakObjects:
         return (subject for reference in references if (subject := reference()) is not None)
 
     def __contains__(self, subject: object) -> bool:
-        return any(each is subject for each in self)
+        return any(member is subject for member in self)

@@ -1,4 +1,4 @@
-"""Objects that notebooks show as pages, which `analysis.pages` makes when they are shown."""
+"""Base classes of objects that notebooks show as pages. `analysis.pages` renders them when they are shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Table(NamedTuple):
-    """A table of a page. The last `numbers` columns are aligned to the right; a table with a `summary` is folded."""
+    """A table of a page. The last `numbers` columns are aligned to the right. A table with a `summary` is collapsed."""
 
     rows: Sequence[Sequence[object]]
     heads: Sequence[str] = ("", "")
@@ -20,7 +20,7 @@ class Table(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """The description of an object: a title, a sentence and tables. Texts may have code in backticks."""
+    """The content of an object's page: a title, a sentence and tables. Texts may contain code in backticks."""
 
     title: str
     text: str
@@ -28,10 +28,10 @@ class Facts(NamedTuple):
 
 
 class NotebookView:
-    """Shows an object in notebooks as a page in a frame, or as a line of text without matplotlib."""
+    """Makes notebooks show an object as a page in a frame, or as a line of text if matplotlib is missing."""
 
     def _facts(self) -> Facts:
-        """Returns the content of the page; reports have pages of their own instead."""
+        """Returns the content of the page. Reports do not override this, since they have other pages."""
         raise NotImplementedError(type(self).__name__)
 
     def _repr_html_(self) -> str | None:
@@ -41,7 +41,7 @@ class NotebookView:
 
 
 class NotebookText(NotebookView, str):
-    """Text that notebooks show as the page of `content`, and IPython prints line by line."""
+    """Text that notebooks show as the page of `content`, and that IPython prints without quotes."""
 
     content: object
 

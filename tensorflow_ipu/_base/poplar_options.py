@@ -1,4 +1,4 @@
-"""What is known of the options that go to the machine's libraries as text."""
+"""Checks options of Poplar's libraries, and names the attributes that record them on HLO instructions."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ PROPORTION = "availableMemoryProportion"
 PARTIALS = "partialsType"
 _PARTIALS_TYPES = ("half", "float")
 
-# What is said of instructions: an option of the operation, but for the type of partial sums, which has a name of its own.
+# An option is recorded on HLO instructions as `ipu_option_<option>`, except `partialsType`.
 _ATTRIBUTE_OF_OPTION = "ipu_option_"
 _ATTRIBUTE_OF_PARTIALS = "ipu_partials_type"
 
 
 def attribute_of(option: str) -> str:
-    """Returns the attribute of instructions for an option of theirs."""
+    """Returns the name of the attribute that records `option` on HLO instructions."""
     return _ATTRIBUTE_OF_PARTIALS if option == PARTIALS else f"{_ATTRIBUTE_OF_OPTION}{option}"
 
 
 def option_of(attribute: str) -> str | None:
-    """Returns the option of an attribute of instructions; None for every other attribute."""
+    """Returns the option that an attribute of HLO instructions records; None if it records none."""
     if attribute == _ATTRIBUTE_OF_PARTIALS:
         return PARTIALS
     return attribute.removeprefix(_ATTRIBUTE_OF_OPTION) if attribute.startswith(_ATTRIBUTE_OF_OPTION) else None
 
 
 def faults(name: str, options: Mapping[str, str]) -> Iterator[str]:
-    """Yields what is wrong with the values of options; the libraries judge all but a few themselves."""
+    """Yields an error message for each wrong value. Only two options are checked; the libraries check the others."""
     partials = options.get(PARTIALS)
     if partials is not None and partials not in _PARTIALS_TYPES:
         yield f"`{name}` has `{PARTIALS!r}: {partials!r}`, the type of partial sums; write one of {_PARTIALS_TYPES}"

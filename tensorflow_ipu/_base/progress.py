@@ -1,4 +1,4 @@
-"""Says on a terminal, or below a notebook's cell, how far long work is."""
+"""Shows the progress of long work in a terminal or below a notebook's cell."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tensorflow_ipu._base import environment
 
 _T = TypeVar("_T")
 
-# Work that is done by then says nothing.
+# Progress is shown after this time, and then updated at this interval.
 AFTER_SECONDS = 2.0
 _TICK = 0.2
 
 
 class Work:
-    """Work under way. Whoever does it may count what is `done`."""
+    """Work in progress. The code that performs it may count in `done` how many of `total` parts are finished."""
 
-    def __init__(self, words: str, total: int | None, until: Callable[[Work], bool] | None) -> None:
+    def __init__(self, description: str, total: int | None, until: Callable[[Work], bool] | None) -> None:
         self.done = 0
-        self._words = words
+        self._description = description
         self._total = total
         self._until = until
         self._since = time.monotonic()
@@ -34,18 +34,22 @@ class Work:
         return self._until is not None and self._until(self)
 
     def counting(self, parts: Iterable[_T]) -> Iterator[_T]:
-        """Yields the same parts, each counted when the next one is requested."""
+        """Yields `parts`. A part is counted when the next one is requested."""
         for part in parts:
             yield part
             self.done += 1
 
     def __str__(self) -> str:
         count = f", {self.done} of {self._total}" if self._total else ""
-        return f"{self._words}{count}, {time.monotonic() - self._since:.0f} s"
+        return f"{self._description}{count}, {time.monotonic() - self._since:.0f} s"
 
 
 class _Output:
-    """The line that is written over and over, where that can be; else its last text."""
+    """The line that shows progress.
+
+    In terminals and notebooks, the line is `rewritten` repeatedly. At the end it is `erased` in terminals, and stays in
+    notebooks. Elsewhere, it is written once, at the end.
+    """
 
     def __init__(self, stream: TextIO, erased: bool, rewritten: bool) -> None:
         self._stream = stream
@@ -68,49 +72,52 @@ class _Output:
         if self._erased:
             self.hide()
         else:
-            self._write("\r" * self._rewritten + text.ljust(len(self._shown)) + "\n")
+            self._write(("\r" if self._rewritten else "") + text.ljust(len(self._shown)) + "\n")
             self._shown = ""
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # Nobody reads any more.
+        with contextlib.suppress(OSError, ValueError):  # The stream may be closed.
             self._stream.write(text)
             self._stream.flush()
 
 
 _lock = threading.Lock()
 _line: _Output | None = None
-# The first one has the line, which also tells of the others, that are parts of it.
+# The works that run now, in the order of their begin. The thread of the first one shows the line for all of them.
 _works: list[Work] = []
 
 
 def _new_line() -> _Output | None:
-    wanted, stream = environment.progress(), sys.stderr
-    if wanted is False or stream is None:
+    is_on, stream = environment.progress(), sys.stderr
+    if is_on is False or stream is None:
         return None
     terminal = stream.isatty()
-    notebook = type(stream).__module__.startswith("ipykernel.")  # Which TensorFlow's users need not have.
-    return _Output(stream, terminal, terminal or notebook) if wanted or terminal or notebook else None
+    notebook = type(stream).__module__.startswith("ipykernel.")  # `ipykernel` need not be installed.
+    return _Output(stream, terminal, terminal or notebook) if is_on or terminal or notebook else None
 
 
 @contextlib.contextmanager
-def of(words: str, total: int | None = None, until: Callable[[Work], bool] | None = None) -> Iterator[Work]:
-    """Says, once the block takes long, what it does and for how long it has, until it ends or `until` holds of it."""
+def of(description: str, total: int | None = None, until: Callable[[Work], bool] | None = None) -> Iterator[Work]:
+    """Shows the progress of a long block: its description and duration, until it ends or `until(work)` is True.
+
+    A nested block appends to the line of the outer one: `tracing, 2 of 4, 7 s; stage 2, 3 s`.
+    """
     global _line  # noqa: PLW0603  (There is one terminal.)
-    work = Work(words, total, until)
+    work = Work(description, total, until)
     with _lock:
         if not _works:
             _line = _new_line()
-        line, first = _line, not _works
+        line, is_first = _line, not _works
         if line is not None:
             _works.append(work)
     if line is None:
         yield work
         return
     ended = threading.Event()
-    thread = threading.Thread(target=_tell, args=(work, line, ended), name="ipu-progress", daemon=True)
+    thread = threading.Thread(target=_show, args=(work, line, ended), name="ipu-progress", daemon=True)
     try:
-        if first:
-            with contextlib.suppress(RuntimeError):  # There is no thread to have.
+        if is_first:
+            with contextlib.suppress(RuntimeError):  # The system may have no thread left.
                 thread.start()
         yield work
     finally:
@@ -121,12 +128,12 @@ def of(words: str, total: int | None = None, until: Callable[[Work], bool] | Non
             _works.remove(work)
 
 
-def _tell(work: Work, line: _Output, ended: threading.Event) -> None:
+def _show(work: Work, line: _Output, ended: threading.Event) -> None:
     if ended.wait(AFTER_SECONDS) or work.has_ended:
         return
     while True:
         with _lock:
-            line.show("; ".join(str(each) for each in _works if not each.has_ended))
+            line.show("; ".join(str(nested) for nested in _works if not nested.has_ended))
         if ended.wait(_TICK) or work.has_ended:
             break
     with _lock:

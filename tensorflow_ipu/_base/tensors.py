@@ -1,4 +1,4 @@
-"""What many modules ask of tensors, variables and their types."""
+"""Queries of tensors, variables and dtypes that many modules share."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def is_function(dtype: object) -> TypeIs[Callable[..., DTypeLike | None]]:
-    """Returns True if a `DTypeOf` is a function: dtypes and types can be called too."""
+    """Returns True if a `DTypeOf` is a function. Dtypes and types do not count, though they are callable."""
     return callable(dtype) and not isinstance(dtype, (tf.DType, type))
 
 
 def note_dtype(argument: str, value: Any, faults: Faults) -> None:
-    """Records a fault for a value that is no `DTypeOf`."""
+    """Adds an error to `faults` if `value` is not a `DTypeOf`."""
     if value is None or is_function(value):
         return
     try:
@@ -30,25 +30,28 @@ def note_dtype(argument: str, value: Any, faults: Faults) -> None:
 
 
 def dtype_for(choice: DTypeOf, tensor: tf.Tensor | Variable) -> tf.DType:
-    """Returns the type to accumulate in: that of the variable or tensor, one for all, or what a function returns."""
+    """Returns the dtype in which values of `tensor` accumulate.
+
+    `choice` is that dtype, a function of `tensor` that returns it, or None for the dtype of `tensor`.
+    """
     chosen = choice(tensor) if is_function(choice) else choice
     return tf.as_dtype(tensor.dtype if chosen is None else chosen)
 
 
 def known_size(tensor: tf.Tensor, axis: int) -> int:
-    """Returns the size of an axis of a tensor that is sure to be known."""
+    """Returns the size of an axis, which must be static."""
     size = tensor.shape[axis]
     assert size is not None
     return size
 
 
 def name_of(variable: Any) -> str:
-    """Returns the full name of a variable: of Keras 3 its path, of TensorFlow and Keras 2 its name."""
+    """Returns the full name of a variable: the `path` of a Keras 3 variable, otherwise the `name`."""
     return getattr(variable, "path", variable.name)
 
 
 def tf_variable(variable: object) -> Any:
-    """Returns the variable of TensorFlow that a variable of Keras has; any other value as it is."""
+    """Returns the `tf.Variable` inside a variable of Keras, and any other value unchanged."""
     if isinstance(variable, tf.Variable):
         return variable
     inner = getattr(variable, "value", None)

@@ -1,4 +1,4 @@
-"""Spans and values that code marks for a trace."""
+"""Records spans, values and run times, for traces and metrics."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# The channel of what the package itself marks.
+# The channel of the spans that the package itself records.
 PROGRAMS = "tensorflow_ipu.programs"
 
 
 class TimedSpan(NamedTuple):
-    """Something that took time; an instant where both times are the same. Nanoseconds of the monotonic clock."""
+    """A named span of time, or an instant if both times are equal. Times are `time.monotonic_ns()`."""
 
     channel: str
     name: str
@@ -24,7 +24,7 @@ class TimedSpan(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A number at a moment."""
+    """A value of a series at a time, which is `time.monotonic_ns()`."""
 
     graph: str
     series: str
@@ -33,7 +33,7 @@ class Value(NamedTuple):
 
 
 class Recording:
-    """What was marked between `start` and `stop`."""
+    """The spans and values that were recorded between `start` and `stop`."""
 
     def __init__(self) -> None:
         self.spans: list[TimedSpan] = []
@@ -45,7 +45,7 @@ _recordings: list[Recording] = []  # One at most.
 
 
 def start() -> Recording | None:
-    """Begins to record; returns None if a recording is under way."""
+    """Starts a recording and returns it; returns None if there is one already."""
     with _lock:
         if _recordings:
             return None
@@ -63,10 +63,10 @@ def is_recording() -> bool:
 
 
 def mark(channel: str, name: str, begin: int, end: int | None = None, details: Mapping[str, int] | None = None) -> None:
-    """Records a span of this thread that began then, by `time.monotonic_ns`, and ended then, or now."""
+    """Records a span of this thread from `begin` to `end`, by default until now, in `time.monotonic_ns()`."""
     for recording in _recordings:
-        ended = time.monotonic_ns() if end is None else end
-        recording.spans.append(TimedSpan(channel, name, begin, ended, threading.get_ident(), details or {}))
+        end_time = time.monotonic_ns() if end is None else end
+        recording.spans.append(TimedSpan(channel, name, begin, end_time, threading.get_ident(), details or {}))
 
 
 def note_value(graph: str, series: str, value: float) -> None:
@@ -74,19 +74,19 @@ def note_value(graph: str, series: str, value: float) -> None:
         recording.values.append(Value(graph, series, time.monotonic_ns(), value))
 
 
-KEPT = 1024  # So many of the latest times of a kind are told.
+KEPT = 1024  # The number of latest measurements that `Times` stores.
 _KEPT_TRACES = 256
 
 
 class Sample(NamedTuple):
-    """One measured time."""
+    """A measured duration and its end (`time.monotonic_ns()`), in nanoseconds."""
 
     end: int
     duration: int
 
 
 class Summary(NamedTuple):
-    """Measured times of one kind, in nanoseconds."""
+    """The number, total and latest samples of measured durations, in nanoseconds."""
 
     number: int = 0
     total: int = 0
@@ -94,15 +94,17 @@ class Summary(NamedTuple):
 
 
 class Times:
-    """Measured times of one kind. Thread-safe."""
+    """Collects measured durations. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._count = self._total = 0
-        self._latest: deque[tuple[int, int]] = deque(maxlen=KEPT)  # A `Sample` takes longer to make, at each run.
+        self._latest: deque[tuple[int, int]] = deque(
+            maxlen=KEPT
+        )  # Plain tuples, since a `Sample` takes longer to create.
 
     def add(self, begin: int) -> int:
-        """Adds a time that began at `begin`, by `time.monotonic_ns`, and ends now; returns its duration."""
+        """Adds the time from `begin`, a `time.monotonic_ns()`, until now, and returns it."""
         end = time.monotonic_ns()
         with self._lock:
             self._count += 1
@@ -112,11 +114,11 @@ class Times:
 
     def read(self) -> Summary:
         with self._lock:
-            return Summary(self._count, self._total, tuple(Sample(*each) for each in self._latest))
+            return Summary(self._count, self._total, tuple(Sample(*sample) for sample in self._latest))
 
 
 class Trace(NamedTuple):
-    """One trace of a function to a program."""
+    """The trace of a function into a program, with the reason why it was traced."""
 
     end: int
     duration: int
@@ -125,7 +127,7 @@ class Trace(NamedTuple):
 
 
 class Counter:
-    """A number that only grows. Thread-safe."""
+    """A counter. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

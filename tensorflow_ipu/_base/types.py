@@ -1,4 +1,4 @@
-"""The names that annotations share for what TensorFlow takes in many a form; no more than names, at run time."""
+"""Type aliases for annotations. At run time, most of them are strings, so that this imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,48 +10,49 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-# What `tf.convert_to_tensor` makes a tensor of; and of that, what is no list or tuple.
+# `TensorLike` is accepted by `tf.convert_to_tensor`; `OneTensorLike` excludes lists and tuples.
 OneTensorLike: TypeAlias = "tf.Tensor | tf.Variable | np.ndarray | np.number | float"
 TensorLike: TypeAlias = "OneTensorLike | str | Sequence[TensorLike]"
 
-# Tensors, or what they are made of, in lists, tuples, dicts, and whatever else `tf.nest` takes apart, at any depth. No type
-# can say which: what comes out has the structure of what went in.
+# A structure of `tf.nest`: tensors or values like tensors in lists, tuples, dicts and so on, at any depth. Functions
+# that map a structure return the same structure, which no type can express.
 Nested: TypeAlias = Any
 
-# What `tf.GradientTape.gradient` has for one source that the target depends on.
+# A gradient that `tf.GradientTape.gradient` returns.
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices"
 
-# From a gradient and the value of its variable to another gradient. Most are of tensors alone, such as
-# `lambda grad, _: 3 * grad`, and right where no gradient is sparse, which no type can say.
+# A function from a gradient and the value of its variable to another gradient. The gradient is `Any`, because
+# most functions support dense tensors only, such as `lambda grad, _: 3 * grad`.
 GradientMapping: TypeAlias = "Callable[[Any, tf.Tensor], Gradient]"
 
-# A variable as TensorFlow makes it, or as Keras does, which keeps one of TensorFlow's in its own.
+# A variable of TensorFlow, or one of Keras, which contains one of TensorFlow.
 Variable: TypeAlias = "tf.Variable | keras.Variable"
 
-# What `tf.as_dtype` makes a type of elements of; so do NumPy's scalar types, of which TensorFlow's annotations do not know.
+# A value that `tf.as_dtype` accepts. It also accepts NumPy's scalar types, which TensorFlow's annotations lack.
 DTypeLike: TypeAlias = "tf.DType | np.dtype | str"
 
-# What `tf.TensorShape` makes a shape of; None for a size that is not known.
+# A value that `tf.TensorShape` accepts. None is an unknown size.
 ShapeLike: TypeAlias = "tf.TensorShape | Sequence[int | None]"
 
-# A learning rate: one for all steps, a schedule of Keras, or what is called for it.
+# A learning rate: a constant, a schedule of Keras, or a function that returns it.
 LearningRate: TypeAlias = (
     "float | tf.Tensor | keras.optimizers.schedules.LearningRateSchedule | Callable[[], TensorLike]"
 )
 
-# A whole number that is known while a program is traced, or that the run alone knows: an integer scalar.
+# A whole number: an int if it is known at trace time, an integer scalar if it is only known at run time.
 Number: TypeAlias = "int | tf.Tensor"
 
-# The type to accumulate in: one for all, what a function says of a variable or tensor, or None for that of each.
+# The dtype in which the values of a tensor or variable accumulate: the same dtype for all, a function that returns the
+# dtype for a tensor or variable, or None for its own dtype.
 DTypeOf: TypeAlias = "DTypeLike | Callable[[tf.Tensor | tf.Variable], DTypeLike | None] | None"
 
-# An optimizer of TensorFlow 1, or of Keras.
+# An optimizer of TensorFlow 1 or of Keras.
 Optimizer: TypeAlias = "tf.compat.v1.train.Optimizer | keras.optimizers.Optimizer"
 
-# What `get_config` of Keras returns: what a layer or an optimizer is made of again, to be written as JSON.
+# The result of Keras's `get_config`, which can be written as JSON and from which `from_config` creates an equal object.
 Config: TypeAlias = dict[str, Any]
 
-# What `keras.initializers.get` and the like make an object of: its name, its config, or itself.
+# Arguments of `keras.initializers.get` and similar functions: the name of an object, its config, or the object.
 Initializer: TypeAlias = "str | Config | keras.initializers.Initializer | Callable[..., tf.Tensor] | None"
 Regularizer: TypeAlias = "str | Config | keras.regularizers.Regularizer | Callable[[tf.Tensor], tf.Tensor] | None"
 Constraint: TypeAlias = "str | Config | keras.constraints.Constraint | Callable[[tf.Tensor], tf.Tensor] | None"
@@ -60,5 +61,5 @@ Activation: TypeAlias = "str | Config | Callable[[tf.Tensor], tf.Tensor] | None"
 # The shape of one input of a Keras layer.
 Shape: TypeAlias = "Sequence[int | None]"
 
-# What Keras tells callbacks: losses and metrics by name.
+# Losses and metrics by name, as Keras passes them to callbacks.
 Logs: TypeAlias = "dict[str, TensorLike]"

@@ -1,1 +1,1 @@
-"""The compiled library."""
+"""Loads and calls the compiled library, and configures its executable cache."""

@@ -1,4 +1,4 @@
-"""Loads the compiled library once: `ops` has its TensorFlow ops, `native` its plain C functions by ctypes."""
+"""Checks and loads the compiled library: `ops` has its TensorFlow operations, `native` its C functions (ctypes)."""
 
 from __future__ import annotations
 
@@ -87,12 +87,18 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 
 def plain_version(version: str) -> str:
-    """A version as both pip and TensorFlow write it: pre-releases are `2.22.0.dev1` to one and `2.22.0-dev1` to the other."""
+    """Returns `version` without the separators by which pip and TensorFlow differ in pre-releases.
+
+    `"2.22.0.dev1"` (pip) and `"2.22.0-dev1"` (TensorFlow) become `"2.22.0dev1"`.
+    """
     return re.sub(r"[-_.]?(dev|rc)[-_.]?", r"\1", version)
 
 
 def check_build(library: Path, build_info: Path, running: str) -> None:
-    """Refuses a damaged library, which would crash the process, and one for another TensorFlow."""
+    """Raises `LibraryError` if the library is missing, damaged, or built for another TensorFlow.
+
+    Loading such a library would crash the process.
+    """
     if not library.is_file():
         raise LibraryError(
             f"the kernel library `{library}` is missing: the package was installed without being built. Install g++"
@@ -103,7 +109,7 @@ def check_build(library: Path, build_info: Path, running: str) -> None:
         built, digest = record["tensorflow"], record["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise LibraryError(
-            f"`{build_info}` does not say which TensorFlow the kernels are for, and what their library holds. {_REBUILD}"
+            f"`{build_info}` does not say which TensorFlow release the kernels were built for. {_REBUILD}"
         ) from exc
     if plain_version(built) != plain_version(running):
         raise LibraryError(
@@ -112,42 +118,45 @@ def check_build(library: Path, build_info: Path, running: str) -> None:
             f" `pip install tensorflow-cpu=={built}`"
         )
     try:
-        found = hashlib.sha256(library.read_bytes()).hexdigest()
+        current_digest = hashlib.sha256(library.read_bytes()).hexdigest()
     except OSError as exc:
         raise LibraryError(f"the kernel library `{library}` cannot be read: {exc}. {_REPAIR}") from exc
-    if found != digest:
+    if current_digest != digest:
         raise LibraryError(
-            f"the kernel library `{library}` of {library.stat().st_size} bytes is not the one that was built: it was cut"
-            f" short, overwritten or exchanged, and its SHA-256 is not the one in `{build_info.name}` beside it. {_REPAIR}"
+            f"the kernel library `{library}` of {library.stat().st_size} bytes is not the one that was built: it was"
+            f" truncated or replaced, and its SHA-256 is not the one in `{build_info.name}`. {_REPAIR}"
         )
 
 
 def _fitting(running: str, supported: Sequence[str]) -> str:
-    """What to install beside a TensorFlow. The last number of a wheel's version says which release it is for."""
+    """Returns advice on what to install for the TensorFlow that runs, for the end of a sentence.
+
+    The last number of a wheel's version encodes the TensorFlow release: `.221` is for 2.21.
+    """
     release = ".".join(running.split(".")[:2])
     if release not in supported:
-        return f"There are wheels for {' and '.join(supported)} alone: build it in a checkout by `make build`"
+        return f"There are only wheels for {' and '.join(supported)}: build it in a checkout by `make build`"
     version = importlib.metadata.version("tensorflow-ipu").rpartition(".")[0]
     wheel = f"tensorflow-ipu=={version}.{release.replace('.', '')}"
-    return f"Take the wheel for it: `pip install --force-reinstall --no-deps {wheel}`, or `make build` in a checkout"
+    return f"Install the wheel for it: `pip install --force-reinstall --no-deps {wheel}`, or `make build` in a checkout"
 
 
-def of_user(path: str) -> ctypes.CDLL:
-    """Loads a library that the user names."""
+def load_user_library(path: str) -> ctypes.CDLL:
+    """Loads a library of the user."""
     return ctypes.CDLL(path)
 
 
 def check_runtime_not_started() -> None:
-    """Refuses to load once TensorFlow has asked for its devices, which it does once."""
+    """Raises `LibraryError` if TensorFlow's runtime has started: it looks for devices only once."""
     if devices.are_in_use():
         raise LibraryError(
-            "TensorFlow's runtime started before `import tensorflow_ipu`, and it takes no new devices after that."
-            " Import `tensorflow_ipu` before the first tensor is made or the first device is listed; in a notebook,"
+            "TensorFlow's runtime started before `import tensorflow_ipu`, and it accepts no new devices after that."
+            " Import `tensorflow_ipu` before the first tensor is created or the first device is listed; in a notebook,"
             " restart the kernel and import it in the first cell"
         )
 
 
-# Operations that users call eagerly. `programs` explains the errors of those that run programs.
+# Operations that run eagerly on behalf of users. Errors of operations that run programs are explained by `programs`.
 _EAGER = ("ipu_host_exchange", "ipu_infeed_start", "ipu_infeed_stop")
 _EAGER += ("ipu_outfeed_delete", "ipu_outfeed_dequeue")
 
@@ -158,7 +167,7 @@ def _load_ops() -> ModuleType:
     except (tf.errors.OpError, OSError, RuntimeError) as exc:
         raise LibraryError(f"the kernel library `{LIBRARY}` does not load: {exc}. {_REBUILD}") from exc
     for name in [name for name in vars(loaded) if name.startswith("ipu_")]:
-        setattr(loaded, name, op_errors.telling_plainly(getattr(loaded, name), eagerly=name in _EAGER))
+        setattr(loaded, name, op_errors.with_plain_errors(getattr(loaded, name), eagerly=name in _EAGER))
     return loaded
 
 
@@ -178,7 +187,7 @@ def _load_native() -> ctypes.CDLL:
 
 check_build(LIBRARY, BUILD_INFO, tf.__version__)
 check_runtime_not_started()
-environment.registered_devices()  # The kernels read the same variable; a malformed one is named here.
+environment.registered_devices()  # The kernels read the same variable, but only this raises if it is malformed.
 ops = _load_ops()
 native = _load_native()
 _logger.debug("loaded `%s`, built for TensorFlow %s", LIBRARY, tf.__version__)

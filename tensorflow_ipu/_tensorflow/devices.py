@@ -1,4 +1,4 @@
-"""Devices: where this thread places operations, and whether TensorFlow has begun to use any."""
+"""Reads and sets the device, the seed and the `tf.distribute` mode of the current thread."""
 
 from __future__ import annotations
 
@@ -11,59 +11,69 @@ from tensorflow.python.eager import context
 
 
 def current() -> str:
-    """Returns the device of the scope around as named; empty for none; stands on `device_util.current`."""
-    # Without it: `tf.constant(0).device`, which names the default where there is none.
+    """Returns the device of the current scope as it was written, or `""`. Uses the private `device_util.current`."""
+    # Without it: `tf.constant(0).device`, which names the default device outside of all scopes.
     return device_util.current() or ""
 
 
 def of_eager_thread() -> str:
-    """Returns the full device name of this thread's eager execution, or empty; stands on `context.device_name`."""
-    # `current` asks the graph where one is built. Without it: `current`.
+    """Returns the full device name of this thread's eager execution, or `""`.
+
+    Uses the private `Context.device_name`.
+    """
+    # While a graph is built, `current` returns the device of the graph. Without it: use `current`.
     running: Any = context.context()
     return running.device_name
 
 
 def place_eager_thread(device: str) -> None:
-    """Has this thread's eager execution go on on a device, of a full name or empty; stands on `Context._set_device`."""
-    # Without it: nothing. A signal handler that raises as a scope ends then leaves the thread on the scope's device.
+    """Sets the device of this thread's eager execution: a full name or `""`. Uses the private `Context._set_device`."""
+    # A signal handler that raises as a scope ends leaves the thread on the scope's device. This function repairs that.
+    # Without it: do nothing.
     running: Any = context.context()
     running._set_device(device, tf.DeviceSpec.from_string(device))
 
 
 def full_name(device: str) -> str:
-    """Returns the full name of a device: with job, replica and task; stands on `device_util.canonicalize`."""
-    # `tf.DeviceSpec` does not know the job of this process. Without it: `tf.DeviceSpec.make_merged_spec` with that of
-    # `tf.config.list_logical_devices("CPU")[0]`.
+    """Returns the name of a device with job, replica and task. Uses the private `device_util.canonicalize`."""
+    # `tf.DeviceSpec` has no access to the job of this process. Without it: call `tf.DeviceSpec.make_merged_spec` with
+    # the spec of `tf.config.list_logical_devices("CPU")[0]`.
     return device_util.canonicalize(device)
 
 
 def are_in_use() -> bool:
-    """Whether the runtime has started and takes no new devices; stands on `context.context_safe` and `Context._initialized`."""
-    # `tf.config` starts the runtime to answer. Without it: False; the kernels check too.
-    known: Any = context.context_safe()
-    return known is not None and bool(known._initialized)
+    """Returns True if the runtime has started, after which it accepts no new devices.
+
+    Uses the private `context.context_safe` and `Context._initialized`.
+    """
+    # The functions of `tf.config` start the runtime. Without it: return False, since the kernels check too.
+    eager_context: Any = context.context_safe()
+    return eager_context is not None and bool(eager_context._initialized)
 
 
 def eagerly() -> AbstractContextManager[None]:
-    """A block of eager execution, whatever is being traced on this thread; stands on `context.eager_mode`."""
-    # `tf.init_scope` leaves functions, and stays in a graph of TensorFlow 1. Without it:
-    # `tf.__internal__.eager_context.eager_mode`, which Keras has.
+    """Runs the block eagerly, even while this thread traces a function. Uses the private `context.eager_mode`."""
+    # `tf.init_scope` leaves functions, but not a graph of TensorFlow 1. Without it: use
+    # `tf.__internal__.eager_context.eager_mode`, on which Keras relies.
     return context.eager_mode()
 
 
 def global_seed() -> int | None:
-    """Returns the seed of `tf.random.set_seed`; stands on `context.global_seed`: there is no public getter."""
+    """Returns the seed of `tf.random.set_seed`. Uses the private `context.global_seed`: there is no public getter."""
     return context.global_seed()
 
 
 def is_of_strategy(generator: tf.random.Generator) -> bool:
-    """Returns True for a generator made in the scope of a strategy; stands on `Generator._distribution_strategy`."""
-    # Its replicas draw by keys of their own. Without it: all generators count as such.
+    """Returns True if `generator` was created in a strategy's scope.
+
+    Uses the private `Generator._distribution_strategy`.
+    """
+    # Such a generator already has one key for each replica. Without it: return True for all generators.
     return getattr(generator, "_distribution_strategy", generator) is not None
 
 
 class _Mode:
-    """A block in which `tf.distribute` has this thread in a mode. It can be entered any number of times."""
+    """A context that puts this thread into a mode of `tf.distribute`; it can be entered repeatedly."""
 
     __slots__ = ("_mode",)
 
@@ -78,23 +88,29 @@ class _Mode:
 
 
 def replica_mode(replica_context: tf.distribute.ReplicaContext) -> _Mode:
-    """A block in a replica's context; stands on `ReplicaContext._thread_context` and `_push_per_thread_mode`."""
-    # Entering the context does more and costs ten microseconds a run. Without it: enter the context.
+    """Runs the block in a replica's context, at lower cost than entering the context itself.
+
+    Uses the private `ReplicaContext._thread_context` and `_push_per_thread_mode`.
+    """
+    # The context's own `__enter__` does more, which costs ten microseconds a run. Without it: enter the context.
     return _Mode(replica_context._thread_context)
 
 
 def cross_replica_mode(strategy: tf.distribute.Strategy) -> _Mode:
-    """Returns the same for one that is in `merge_call`; stands on `_CrossReplicaThreadMode`, see `replica_mode`."""
+    """Runs the block in the mode of a `merge_call`. Uses the private `_CrossReplicaThreadMode`; see `replica_mode`."""
     return _Mode(distribute_lib._CrossReplicaThreadMode(strategy))
 
 
 def updating(device: str) -> AbstractContextManager[None]:
-    """A block of `Strategy.extended.update`; stands on `UpdateContext`."""
-    # `tf.distribute` asks it whether it is in an update. Without it: nothing asks.
+    """Runs the block as a part of `Strategy.extended.update`. Uses the private `UpdateContext`."""
+    # `tf.distribute` looks for this context to find out if an update runs. Without it: nothing needs to be done.
     return distribute_lib.UpdateContext(device)
 
 
 def check_colocated(variable: tf.Variable, extended: tf.distribute.StrategyExtended) -> None:
-    """Refuses another strategy's variable for `colocate_vars_with`; stands on `distribute_utils.validate_colocate`."""
-    # Without it: `extended.variable_created_in_scope`, which is public.
+    """Raises `ValueError` if `variable` belongs to another strategy. Uses the private `validate_colocate`.
+
+    It checks the argument of `colocate_vars_with`.
+    """
+    # Without it: use the public `extended.variable_created_in_scope`.
     distribute_utils.validate_colocate(variable, extended)

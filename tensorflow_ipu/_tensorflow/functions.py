@@ -1,4 +1,4 @@
-"""From a `tf.function` to what it is traced to: a function with flat inputs, and its execution."""
+"""Finds, traces, runs and defines the concrete functions of a `tf.function`, and describes their arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.graphs import FunctionGraph
 
     class Function(tf.types.experimental.PolymorphicFunction):
-        """What the package uses of `tf.function`'s own class, in public and here."""
+        """The class of `tf.function(f)`, with the members that the package uses."""
 
         python_function: Callable[..., Any]
         input_signature: Nested
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any: ...
 
     class ConcreteFunction(tf.types.experimental.ConcreteFunction):
-        """The same of what it is traced to."""
+        """The class of what `get_concrete_function` returns, with the members that the package uses."""
 
         graph: FunctionGraph
         inputs: list[tf.Tensor]
@@ -55,43 +55,49 @@ else:
     Function = polymorphic_function.Function
     ConcreteFunction = concrete_function.ConcreteFunction
 
-# What `tf.function` makes and what it is traced to. Public are `tf.types.experimental.PolymorphicFunction` and
-# `ConcreteFunction`, abstract classes that others derive from (SavedModel's restored functions): what is below reads
-# attributes of these two alone. When they are gone: the classes of `tf.function(f)` and of its
-# `get_concrete_function()`.
+# The public `tf.types.experimental.PolymorphicFunction` and `ConcreteFunction` are abstract. Functions restored from a
+# SavedModel derive from them too, and lack the attributes that this module reads. Without the private classes: take the
+# classes of `tf.function(f)` and of its `get_concrete_function()`.
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def is_compiled(function: Function) -> bool:
-    """Whether a `tf.function` was made with `jit_compile=True`; stands on `Function._jit_compile`, which has no getter."""
+    """Returns True if `function` has `jit_compile=True`.
+
+    Uses the private `Function._jit_compile`: there is no getter.
+    """
     return bool(function._jit_compile)
 
 
 def compiled_copy(function: Function) -> Function:
-    """A `tf.function` like this one, but with `jit_compile=True`; stands on `Function._clone`."""
-    # Without it: `tf.function` with the same Python function, signature, name and options of AutoGraph.
+    """Returns a copy of `function` with `jit_compile=True`. Uses the private `Function._clone`."""
+    # Without it: call `tf.function` with the same Python function, signature, name and AutoGraph options.
     jitted = function._clone(None)
     jitted._jit_compile = True
     return jitted
 
 
 def initializes_variables(graph: tf.Graph) -> bool:
-    """Whether a graph initializes the variables of a first trace on the host; stands on its name in `polymorphic_function`."""
-    # It is traced as programs are. When the name changes: programs that make variables fail for want of a host kernel.
+    """Returns True if `graph` initializes the variables of a first trace. Uses the private name of that graph.
+
+    TensorFlow runs this graph on the host.
+    """
+    # The graph is traced within the trace of a program, so it looks like one. When TensorFlow changes the name,
+    # programs that create variables fail because a host kernel is missing.
     return getattr(graph, "name", None) == "initialize_variables"
 
 
 def known_trace(
     function: Function, args: Sequence[Nested], kwargs: Mapping[str, Nested], target: object
 ) -> tuple[ConcreteFunction, list[tf.Tensor]] | None:
-    """Returns what was traced for a call and a target, with the call's flat inputs, or None.
+    """Returns the existing trace for a call and a target, with the call's flat inputs, or None. Never traces.
 
-    Stands on `TracingOptions.function_cache`, as does `new_trace`.
+    Uses the private `TracingOptions.function_cache`.
     """
-    # `get_concrete_function` has no look-up that does not trace, and no key of ours, so a program for one number of IPUs could
-    # be taken for another. `tracing_compilation.trace_function` looks up in this way, but binds the arguments again at each
-    # run. Without it: a cache by `tf.types.experimental.TraceType` of the arguments.
+    # `get_concrete_function` traces if it finds nothing. Its cache ignores the target, so a program traced for one IPU
+    # could run on four. `tracing_compilation.trace_function` does the same look-up, but binds the arguments a
+    # second time in each run. Without it: keep a cache by the `tf.types.experimental.TraceType` of the arguments.
     if _config_of(function) is None:
         return None
     options = _options_of(function, target)
@@ -112,13 +118,13 @@ def known_trace(
 def new_trace(
     function: Function, args: Sequence[Nested], kwargs: Mapping[str, Nested], target: object
 ) -> tuple[ConcreteFunction, list[tf.Tensor]]:
-    """Traces a call for a target unless it was traced, and returns the same; see `known_trace`."""
-    with function._lock:  # Another thread may be at the first call, and make the variables.
+    """Returns the trace for a call and a target, with its flat inputs. Traces if there is none; see `known_trace`."""
+    with function._lock:  # Another thread may be in the first call, which creates the variables.
         if _config_of(function) is None:
             function._ipu_first = target  # pyright: ignore[reportAttributeAccessIssue]
             try:
                 function.get_concrete_function(*args, **kwargs)
-            except BaseException:  # A plain call may be the first that is traced.
+            except BaseException:  # The trace failed. A plain call, without a target, may trace first now.
                 function._ipu_first = function._ipu_options = None  # pyright: ignore[reportAttributeAccessIssue]
                 raise
         had_variables = bool(function._created_variables)
@@ -126,42 +132,53 @@ def new_trace(
     program: Any = tracing_compilation.trace_function(bound.args, dict(bound.kwargs), _options_of(function, target))
     if function._created_variables and not had_variables:
         raise ValueError(
-            "the function made variables on a call that is not its first; make them once, outside of it or on the first call"
-            " alone"
+            "the function made variables on a call that is not its first; make them once, outside of it or on the first"
+            " call alone"
         )
     return program, _flat_inputs(program, bound)
 
 
 def _config_of(function: Function) -> Any:
-    """How a `tf.function` is traced; None before its first trace; stands on `Function._[no_]variable_creation_config`."""
+    """Returns the `TracingOptions` of `function`, or None before its first trace.
+
+    Uses the private `Function._variable_creation_config` and `Function._no_variable_creation_config`.
+    """
     if function._created_variables:
         return function._no_variable_creation_config
     return function._variable_creation_config
 
 
 def _options_of(function: Function, target: object) -> Any:
-    """Returns the options whose traces are kept apart from those for another target; see `known_trace`."""
-    # Kept by the function, since what TensorFlow traces by may lead back to it, and would keep a weak table's key alive.
+    """Returns the `TracingOptions` by which `function` is traced for `target`; see `known_trace`.
+
+    TensorFlow stores traces by the arguments and by `scope_type`, an option that may hold any hashable value. So the
+    options of each target differ from TensorFlow's own in `scope_type` only: `scope_type -> (scope_type, target)`. The
+    target of the first trace keeps TensorFlow's own options, since `get_concrete_function` has traced with them.
+    """
+    # The table is an attribute of the function. In a `WeakKeyDictionary`, the options could refer to the function and
+    # would keep it alive for ever.
     config = _config_of(function)
-    known = getattr(function, "_ipu_options", None)
-    if known is None or known[0] is not config:
-        known = function._ipu_options = (config, {})  # pyright: ignore[reportAttributeAccessIssue]
-    options = known[1].get(target)
+    table = getattr(function, "_ipu_options", None)
+    if table is None or table[0] is not config:
+        table = function._ipu_options = (config, {})  # pyright: ignore[reportAttributeAccessIssue]
+    options = table[1].get(target)
     if options is None:
-        # TensorFlow's own key is for the target that the function was first traced for. There is none if a plain call was
-        # the first, even one that failed. Of all that makes up the key of a trace, `scope_type` is free for anything.
+        # Only the target of the first trace has TensorFlow's own options. A first trace by a plain call has no target.
         options = config
         if target != getattr(function, "_ipu_first", None):
             options = dataclasses.replace(config, scope_type=(config.scope_type, target))
-        known[1][target] = options
+        table[1][target] = options
     return options
 
 
 def traced_once(
     function: Callable[..., Any], args: Sequence[tf.Tensor], name: str, attributes: Mapping[str, Any]
 ) -> ConcreteFunction:
-    """Traces a Python function of tensors, with attributes on what comes of it; stands on `trace_function`."""
-    # Without it: `tf.function`, and attributes by `tf.__internal__`.
+    """Returns a trace of `function` for the tensors `args`, with `attributes` on its definition.
+
+    Uses the private `trace_function`.
+    """
+    # Without it: use `tf.function`, and set the attributes by `tf.__internal__`.
     options = tracing_compilation.TracingOptions(
         python_function=function, name=name, attributes=dict(attributes), autograph=False
     )
@@ -170,7 +187,7 @@ def traced_once(
 
 
 def traces_of(function: Function) -> list[ConcreteFunction]:
-    """All that a `tf.function` was traced to, the latest last; see `known_trace`."""
+    """Returns all concrete functions of `function`, the latest last; see `known_trace`."""
     configs = (function._variable_creation_config, function._no_variable_creation_config)
     return [trace for config in configs if config is not None for trace in config.function_cache.values()]
 
@@ -178,21 +195,27 @@ def traces_of(function: Function) -> list[ConcreteFunction]:
 def _bound_arguments(
     function: Function, args: Sequence[Nested], kwargs: Mapping[str, Nested]
 ) -> inspect.BoundArguments:
-    """The arguments of a call as TensorFlow binds them; stands on `function_type_utils.canonicalize_function_inputs`."""
-    # Only a call does so in public. Without it: `function.function_type.bind`, and `tf.convert_to_tensor` where there is an
-    # `input_signature`.
+    """Binds the arguments of a call as TensorFlow does. Uses the private `canonicalize_function_inputs`."""
+    # The public API only binds arguments when it calls the function. Without it: use `function.function_type.bind`, and
+    # convert the arguments by `tf.convert_to_tensor` if there is an `input_signature`.
     return function_type_utils.canonicalize_function_inputs(
         args, kwargs, function._function_type, function._default_values, function._is_pure
     )
 
 
 def _flat_inputs(program: ConcreteFunction, bound: inspect.BoundArguments) -> list[tf.Tensor]:
-    """Returns the flat inputs for bound arguments without captured ones; stands on `FunctionType.unpack_inputs`."""
-    # Without it: `tf.nest.flatten` of the bound arguments with `expand_composites`.
+    """Returns the flat inputs for bound arguments, without captured tensors.
+
+    Uses the private `FunctionType.unpack_inputs`.
+    """
+    # Without it: call `tf.nest.flatten` on the bound arguments, with `expand_composites`.
     signature = program.function_type
-    wanted = bound.signature.parameters
-    # Most often they are bound as the program wants them: it has a parameter for each of `*args` and `**kwargs` alone.
-    if wanted.keys() != signature.parameters.keys() or any(one.kind in _VARIADIC for one in wanted.values()):
+    parameters = bound.signature.parameters
+    # A trace replaces `*args` and `**kwargs` by one parameter for each value. If a function has neither of them, the
+    # signatures are equal, and the arguments need not be bound again.
+    if parameters.keys() != signature.parameters.keys() or any(
+        parameter.kind in _VARIADIC for parameter in parameters.values()
+    ):
         bound = signature.bind(*bound.args, **bound.kwargs)
     return signature.unpack_inputs(bound)
 
@@ -200,16 +223,19 @@ def _flat_inputs(program: ConcreteFunction, bound: inspect.BoundArguments) -> li
 def flat_inputs_of_call(
     program: ConcreteFunction, args: Sequence[Nested], kwargs: Mapping[str, Nested]
 ) -> list[tf.Tensor]:
-    """Returns the flat inputs of a concrete function's call, with or without its Python values; see `_flat_inputs`."""
-    # Uses `ConcreteFunction._arg_keywords` too. Without it: the names in `program.structured_input_signature`.
+    """Returns the flat inputs of a call of a concrete function; see `_flat_inputs`.
+
+    The call may leave out arguments that are Python values. Uses the private `ConcreteFunction._arg_keywords`.
+    """
+    # Without it: take the names in `program.structured_input_signature`.
     try:
         bound = function_type_utils.canonicalize_function_inputs(args, kwargs, program.function_type)
         return program.function_type.unpack_inputs(bound)
     except TypeError:
-        rest = program._arg_keywords[len(args) :]
-        tensors = [*args, *(kwargs.get(name) for name in rest)]
+        keywords = program._arg_keywords[len(args) :]
+        tensors = [*args, *(kwargs.get(name) for name in keywords)]
         if (
-            kwargs.keys() != set(rest)
+            kwargs.keys() != set(keywords)
             or len(tensors) != len(program._arg_keywords)
             or not all(map(tf.is_tensor, tensors))
         ):
@@ -218,48 +244,58 @@ def flat_inputs_of_call(
 
 
 def execute(program: ConcreteFunction, inputs: Sequence[tf.Tensor], captured: Sequence[tf.Tensor]) -> Nested:
-    """Executes a concrete function or adds its call to a graph; stands on `ConcreteFunction._call_flat`."""
-    # A public call takes no other captured tensors. Without it: `ConcreteFunction.inference_fn.call_flat`, and no gradient.
+    """Executes a concrete function, or adds its call to a graph. Uses the private `ConcreteFunction._call_flat`."""
+    # A public call cannot replace the captured tensors. Without it: `ConcreteFunction.inference_fn.call_flat`, which
+    # has no gradient.
     return program._call_flat(inputs, captured_inputs=captured)
 
 
 def results_of(program: ConcreteFunction, flat: Sequence[tf.Tensor]) -> Nested:
-    """Flat results in the structure that the Python function returned; stands on `FunctionType.pack_output`."""
-    # Without it: `tf.nest.pack_sequence_as` with `program.structured_outputs`.
+    """Packs flat results into the structure that the function returned. Uses the private `FunctionType.pack_output`."""
+    # Without it: call `tf.nest.pack_sequence_as` with `program.structured_outputs`.
     return program.function_type.pack_output(flat)
 
 
 def not_compiled(program: ConcreteFunction) -> ConcreteFunction:
-    """A concrete function of the same graph that is not compiled; stands on `ConcreteFunction.from_func_graph`."""
-    found: Any = concrete_function.ConcreteFunction.from_func_graph(program.graph, program.function_type, attrs={})
-    return found
+    """Returns a concrete function of the same graph that XLA does not compile. Uses the private `from_func_graph`."""
+    plain_program: Any = concrete_function.ConcreteFunction.from_func_graph(
+        program.graph, program.function_type, attrs={}
+    )
+    return plain_program
 
 
-# Attributes of a concrete function that are its own for ever: its signature, when `get_concrete_function` gave it one.
+# Attributes that `get_concrete_function` sets to describe the signature. `keep_from_compiling` does not change them.
 _OF_SIGNATURE = ("_arg_keywords", "_num_positional_args")
 
 
 def keep_from_compiling(function: ConcreteFunction) -> None:
-    """Keeps a concrete function just traced for XLA from being compiled; stands on `from_func_graph` and its attributes."""
-    # TensorFlow has no call for it, so this gives the function all attributes but `_OF_SIGNATURE` of another one of the same
-    # graph; `tests/seam` has the set of attributes. Without it: swap those that lead to the definition.
+    """Keeps XLA from compiling a concrete function that was just traced. Uses the private `from_func_graph`.
+
+    It also relies on the private attributes of concrete functions.
+    """
+    # TensorFlow has no call for this. The function gets the attributes of a second concrete function that has the same
+    # graph and is not compiled. `tests/seam` lists the attributes. Without it: copy the attributes that refer to the
+    # definition.
     if attributes.XLA_COMPILE not in function._attrs:
         return
     remaining = {name: value for name, value in function._attrs.items() if name != attributes.XLA_COMPILE}
     function._garbage_collector.release()
-    other = concrete_function.ConcreteFunction.from_func_graph(
+    plain_copy = concrete_function.ConcreteFunction.from_func_graph(
         function.graph, function.function_type, remaining, shared_func_graph=False
     )
-    vars(function).update({name: value for name, value in vars(other).items() if name not in _OF_SIGNATURE})
+    vars(function).update({name: value for name, value in vars(plain_copy).items() if name not in _OF_SIGNATURE})
 
 
 def hlo_of(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str, stage: str = "hlo_serialized") -> bytes:
-    """Returns the HLO of a concrete function at a stage, without running it; stands on `context.get_compiler_ir`."""
-    # By default a serialized `HloModuleProto` as XLA gets it; `"optimized_hlo"` is the text of what XLA makes of it. The public
-    # `experimental_get_compiler_ir` takes a `tf.function` and traces it without the replica. Without it: that one, of a
-    # function that calls this one.
-    running: Any = context.context()
-    return running.get_compiler_ir(
+    """Returns the HLO of a concrete function without running it. Uses the private `Context.get_compiler_ir`.
+
+    With the default `stage`, this is the serialized `HloModuleProto` that XLA gets. With `"optimized_hlo"`, it is the text of
+    the compiled module.
+    """
+    # The public `experimental_get_compiler_ir` takes a `tf.function`, and traces it again outside of the replica.
+    # Without it: use the public one with a function that calls this program.
+    eager_context: Any = context.context()
+    return eager_context.get_compiler_ir(
         device_name=device,
         platform_name=None,
         function_name=program.name,
@@ -270,7 +306,7 @@ def hlo_of(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str, 
 
 
 class Leaf(NamedTuple):
-    """One part of an argument."""
+    """One leaf of an argument: its `kind` is `"tensor"`, `"value"`, `"object"` or `"other"`."""
 
     kind: str
     text: str
@@ -279,8 +315,9 @@ class Leaf(NamedTuple):
 
 
 def leaves_of(program: ConcreteFunction) -> dict[str, Leaf]:
-    """The parts of the arguments of a trace by spelling, as `x['image'][0]`; stands on `trace_type.default_types`."""
-    # A public `TraceType` can be compared and not read. Without them: its text, as of kind `"other"`.
+    """Returns the leaves of a trace's arguments by name, such as `x['image'][0]`. Uses the private `default_types`."""
+    # The public `TraceType` can be compared, but not read. Without it: one leaf of kind `"other"` with the text of the
+    # type.
     leaves: dict[str, Leaf] = {}
     for name, parameter in program.function_type.parameters.items():
         _add(leaves, name, parameter.type_constraint)
@@ -288,7 +325,7 @@ def leaves_of(program: ConcreteFunction) -> dict[str, Leaf]:
 
 
 def leaves_of_spec(name: str, spec: object) -> dict[str, Leaf]:
-    """Returns the same of a structure of `tf.TensorSpec`; see `leaves_of`."""
+    """Returns the leaves of a structure of `tf.TensorSpec` by `name[0]`, `name[1]` and so on; see `leaves_of`."""
     leaves: dict[str, Leaf] = {}
     for path, part in enumerate(tf.nest.flatten(spec)):
         _add(leaves, f"{name}[{path}]", part)
@@ -296,15 +333,15 @@ def leaves_of_spec(name: str, spec: object) -> dict[str, Leaf]:
 
 
 def _add(leaves: dict[str, Leaf], path: str, part: Any) -> None:
-    """Adds the parts of an argument; see `leaves_of`."""
+    """Adds the leaves of one argument to `leaves`; see `leaves_of`."""
     if isinstance(part, tf.TensorSpec):
         shape = None if part.shape.rank is None else tuple(part.shape.as_list())
         leaves[path] = Leaf("tensor", f"{part.dtype.name}{part.shape}", shape, part.dtype.name)
     elif isinstance(part, default_types.Literal):
         leaves[path] = Leaf("value", repr(part.value), dtype=type(part.value).__name__)
     elif isinstance(part, default_types.Weakref):
-        held = part._ref()
-        leaves[path] = Leaf("object", str(id(held)), dtype=type(held).__name__)
+        instance = part._ref()
+        leaves[path] = Leaf("object", str(id(instance)), dtype=type(instance).__name__)
     elif isinstance(part, default_types.Dict):
         for key, below in part.mapping.items():
             _add(leaves, f"{path}[{key!r}]", below)
@@ -314,56 +351,66 @@ def _add(leaves: dict[str, Leaf], path: str, part: Any) -> None:
         for index, below in enumerate(part.components):
             _add(leaves, f"{path}[{index}]", below)
     elif isinstance(part, tf.TypeSpec) and hasattr(part, "element_spec"):
-        elements: Any = part  # Of a dataset's iterator, or of a queue.
+        iterator: Any = part  # The spec of a dataset's iterator, or of a queue.
         leaves[path] = Leaf("other", type(part).__name__)
-        for index, below in enumerate(tf.nest.flatten(elements.element_spec)):
+        for index, below in enumerate(tf.nest.flatten(iterator.element_spec)):
             _add(leaves, f"the elements of {path}, [{index}]", below)
     else:
         leaves[path] = Leaf("other", str(part))
 
 
 def of_graph(name: str, graph: tf.Graph, *, called: bool = True) -> Any:
-    """A runtime function made of a graph with `inputs` and `outputs`; stands on `atomic_function.from_func_graph`."""
-    # Python can call it by `call_flat(*inputs)` unless `called` is False; then the graph need not come from `trace_into`.
-    # `tf.function` traces graphs of its own. Without it: `context.add_function_def` with the graph's definition.
-    made: Any = graph
-    return atomic_function.from_func_graph(name, made, {}, None if called else function_type.FunctionType([]))
+    """Defines a runtime function from a graph with `inputs` and `outputs`. Uses the private `from_func_graph`.
+
+    If `called`, the result has `call_flat(*inputs)`. Otherwise, the graph need not come from `trace_into`.
+    """
+    # `tf.function` only makes functions of graphs that it has traced. Without it: `context.add_function_def` with the
+    # graph's definition.
+    function_graph: Any = graph
+    return atomic_function.from_func_graph(name, function_graph, {}, None if called else function_type.FunctionType([]))
 
 
 def definitions_of(program: ConcreteFunction) -> bytes:
-    """A concrete function and all it calls as a `FunctionDefLibrary`; stands on `ConcreteFunction.function_def`."""
-    # It comes first, with the attributes it is called with. Without it: `tf.Graph.as_graph_def` of a graph that calls it.
-    library = program.graph.as_graph_def().library
-    made = type(library)()
-    made.function.add().CopyFrom(program.function_def)
-    for function in library.function:
-        if function.signature.name != made.function[0].signature.name:
-            made.function.add().CopyFrom(function)
-    return made.SerializeToString()
+    """Serializes a concrete function and all that it calls. Uses the private `ConcreteFunction.function_def`.
+
+    The result is a `FunctionDefLibrary`. Its first function is the concrete function, and the others are called by it.
+    """
+    # Without it: call `tf.Graph.as_graph_def` on a graph that calls the function.
+    called = program.graph.as_graph_def().library
+    library = type(called)()
+    library.function.add().CopyFrom(program.function_def)
+    for function in called.function:
+        if function.signature.name != library.function[0].signature.name:
+            library.function.add().CopyFrom(function)
+    return library.SerializeToString()
 
 
 def define(library: bytes, suffix: str) -> str:
-    """Defines what `definitions_of` returns; returns the first name; stands on `context.add_function_def`."""
-    # Each name gets the suffix. Without it: `tf.graph_util.import_graph_def` of a graph that calls the function.
-    made = tf.compat.v1.GraphDef().library
-    made.ParseFromString(library)
-    names = {function.signature.name: f"{function.signature.name}_{suffix}" for function in made.function}
-    for function in made.function:
+    """Defines the functions that `definitions_of` serialized, and returns the name of the first one.
+
+    Adds `_{suffix}` to each name, so that one library can be defined several times. Uses the private
+    `Context.add_function_def`.
+    """
+    # Without it: call `tf.graph_util.import_graph_def` on a graph that calls the function.
+    definitions = tf.compat.v1.GraphDef().library
+    definitions.ParseFromString(library)
+    names = {function.signature.name: f"{function.signature.name}_{suffix}" for function in definitions.function}
+    for function in definitions.function:
         function.signature.name = names[function.signature.name]
         for node in function.node_def:
             node.op = names.get(node.op, node.op)
             for attribute in node.attr.values():
-                is_one = attribute.WhichOneof("value") == "func"
-                for called in [attribute.func] if is_one else attribute.list.func:
+                is_function = attribute.WhichOneof("value") == "func"
+                for called in [attribute.func] if is_function else attribute.list.func:
                     called.name = names.get(called.name, called.name)
-    running: Any = context.context()
-    for function in reversed(made.function):
-        running.add_function_def(function)
-    return made.function[0].signature.name
+    eager_context: Any = context.context()
+    for function in reversed(definitions.function):
+        eager_context.add_function_def(function)
+    return definitions.function[0].signature.name
 
 
 def call_defined(name: str, inputs: Sequence[tf.Tensor], results: int) -> None:
-    """Calls a function of `define` eagerly and drops its results; stands on `Context.call_function`."""
-    # Without it: `tf.raw_ops.StatefulPartitionedCall` in a function that is compiled.
+    """Calls a function of `define` eagerly and drops its results. Uses the private `Context.call_function`."""
+    # Without it: use `tf.raw_ops.StatefulPartitionedCall` in a function that is compiled.
     running: Any = context.context()
     running.call_function(name.encode(), list(inputs), results)

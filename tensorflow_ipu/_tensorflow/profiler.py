@@ -1,4 +1,4 @@
-"""TensorFlow's profiler: what it has measured, as plain data."""
+"""Runs TensorFlow's profiler and reads the events that it recorded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 
 class Measured(NamedTuple):
-    """One event of one thread."""
+    """An event of a host thread. Times are in nanoseconds; `begin` counts from the epoch."""
 
     thread: int
     line: str
@@ -21,19 +21,21 @@ class Measured(NamedTuple):
 
 
 def start(logdir: str) -> None:
-    """Starts the profiler, which writes below `logdir`; `tf.profiler.experimental.start` is public."""
-    # Its defaults are wanted: operations of the host, and no Python. TensorFlow 2.21 ignores `ProfilerOptions` with warnings.
+    """Starts the profiler, which writes below `logdir`. `tf.profiler.experimental.start` is public."""
+    # The default options are right: operations of the host, no Python. TensorFlow 2.21 ignores `ProfilerOptions`, and
+    # warns.
     tf.profiler.experimental.start(logdir)
 
 
 def stop() -> None:
-    """Stops the profiler, which writes what it has measured; is public: `tf.profiler.experimental.stop`."""
+    """Stops the profiler, which then writes its events. `tf.profiler.experimental.stop` is public."""
     tf.profiler.experimental.stop()
 
 
 def measured(logdir: str) -> Iterator[Measured]:
-    """All events of host threads that the profiler wrote last below `logdir`; stands on `xplane_pb2`."""
-    # TensorFlow has this form of the file in the wheel, for TensorBoard. Without it: `tensorboard-plugin-profile`.
+    """Yields the events of host threads in the latest profile below `logdir`. Uses the private `xplane_pb2`."""
+    # TensorFlow's wheel includes this format for TensorBoard. Without it: read the file by
+    # `tensorboard-plugin-profile`.
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     files = sorted(Path(logdir).glob("plugins/profile/*/*.xplane.pb"), key=lambda file: file.stat().st_mtime)
@@ -41,16 +43,16 @@ def measured(logdir: str) -> Iterator[Measured]:
         return
     space: Any = xplane_pb2.XSpace()  # pyright: ignore[reportAttributeAccessIssue]
     space.ParseFromString(files[-1].read_bytes())
-    begin = 0  # Of the profile: the times of lines count from it.
+    begin = 0  # The start of the profile. The times of lines are relative to it.
     for plane in space.planes:
-        names = {number: each.name for number, each in plane.stat_metadata.items()}
+        names = {number: metadata.name for number, metadata in plane.stat_metadata.items()}
         for stat in plane.stats:
             if names[stat.metadata_id] == "profile_start_time":
                 begin = _value(stat, names)
     for plane in space.planes:
         if not plane.name.startswith("/host:CPU"):
             continue
-        names = {number: each.name for number, each in plane.stat_metadata.items()}
+        names = {number: metadata.name for number, metadata in plane.stat_metadata.items()}
         for line in plane.lines:
             for event in line.events:
                 yield Measured(
@@ -64,6 +66,6 @@ def measured(logdir: str) -> Iterator[Measured]:
 
 
 def _value(stat: Any, names: dict[int, str]) -> Any:
-    """Returns the value of a stat; see `measured`."""
+    """Returns the value of a stat, whatever its type; see `measured`."""
     kind = stat.WhichOneof("value")
     return names.get(stat.ref_value, "") if kind == "ref_value" else getattr(stat, kind or "str_value")

@@ -1,7 +1,7 @@
-"""Operations of XLA's that TensorFlow has no public form of, and what is said of instructions.
+"""Operations of XLA that have no public form in TensorFlow, and the protocol messages of HLO.
 
-Stands on `tensorflow.compiler.tf2xla`, whose operations are registered, but not among `tf.raw_ops`. When it is gone:
-`tf.load_op_library` gives the operations of a library by name, and `functions` can build them by `Graph.create_op`.
+Uses the private `tensorflow.compiler.tf2xla`, whose operations are registered but missing in `tf.raw_ops`. Without it:
+`tf.load_op_library` returns the operations of a library by name, and `Graph.create_op` builds them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
-_messages: Any = xla_data_pb2  # Made from a protocol file, so that type checkers see nothing of it.
+_messages: Any = xla_data_pb2  # `protoc` generates this module at run time, so type checkers see no attributes.
 
-# Batch, rows, columns, features; the filter's rows, columns, features of the input, features of the output.
+# Images are NHWC, kernels HWIO.
 _ORDER = _messages.ConvolutionDimensionNumbers(
     input_batch_dimension=0,
     input_feature_dimension=3,
@@ -40,7 +40,7 @@ def convolution(
     input_gaps: Sequence[int] = (1, 1),
     kernel_gaps: Sequence[int] = (1, 1),
 ) -> tf.Tensor:
-    """A convolution of two dimensions with gaps in both operands; `tf.nn.conv2d` has none in its input."""
+    """Returns a 2-D convolution whose input and kernel may be dilated; `tf.nn.conv2d` dilates the kernel only."""
     return xla.conv(
         inputs,
         kernel,
@@ -53,28 +53,34 @@ def convolution(
 
 
 def read_at(tensor: tf.Tensor, start: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """A slice at a place that the run knows. `tf.slice` copies more: it has XLA fold the place into what it reads."""
+    """Returns the slice at a `start` that is known at run time.
+
+    `tf.slice` copies more, since XLA folds the start into the operations that read the slice.
+    """
     return xla.dynamic_slice(tensor, start, size)
 
 
 def written_at(tensor: tf.Tensor, value: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
-    """The tensor with a part of it replaced, in place where XLA can; `tf.tensor_scatter_nd_update` becomes a scatter."""
+    """Returns `tensor` with `value` written at `start`, in place if XLA can.
+
+    XLA compiles `tf.tensor_scatter_nd_update` as a scatter instead.
+    """
     return xla.dynamic_update_slice(tensor, value, start)
 
 
-def barred(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the same tensors, past which XLA moves no computation; TensorFlow has no such operation in public."""
-    found: Any = gen_xla_ops.xla_optimization_barrier(list(tensors))
-    return list(found)
+def optimization_barrier(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the same tensors after a barrier that XLA moves no computation across."""
+    results: Any = gen_xla_ops.xla_optimization_barrier(list(tensors))
+    return list(results)
 
 
 def frontend_attributes(serialized: bytes) -> dict[str, str]:
-    """Returns the attributes of instructions in a serialized `FrontendAttributes`."""
+    """Returns the attributes in a serialized `FrontendAttributes` of HLO instructions."""
     return dict(_messages.FrontendAttributes.FromString(serialized).map)
 
 
 def serialized_frontend_attributes(attributes: Mapping[str, str]) -> bytes:
-    """Attributes of instructions as a serialized `FrontendAttributes`."""
+    """Returns attributes of HLO instructions as a serialized `FrontendAttributes`."""
     return _messages.FrontendAttributes(map=dict(attributes)).SerializeToString(deterministic=True)
 
 

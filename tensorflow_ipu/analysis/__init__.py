@@ -1,1 +1,1 @@
-"""What a real machine would make of programs. It reads HLO and plans; the package runs without it."""
+"""Predictions and reports: the time and memory that programs take on a real machine. Programs run without this package."""

@@ -1,4 +1,4 @@
-"""The report of a program: what its optimizers keep, and how far ahead its infeeds read."""
+"""The report on a program of `strategy.run`: finds its optimizers and infeeds, and predicts its time and memory."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ from tensorflow_ipu.optimizers import AccumulationOptions
 from tensorflow_ipu.optimizers.accumulation import accumulators_of, bytes_of, state_of
 from tensorflow_ipu.programs.diagnostics import faults
 
-# A function is followed through so many others that it names, such as a step for `loops.repeat`.
+# Optimizers and infeeds are found through at most this number of references, such as from a program's function to the
+# step of its `loops.repeat`.
 _DEEPEST = 4
 
 
 def kept_by(fn: object, arguments: Iterable[object], captured: Iterable[Any], replicas: int) -> machine.Kept:
-    """Returns the sizes of the state that the optimizers of a program keep."""
+    """Returns the sizes of the slots and accumulators of a program's optimizers."""
     handles = {id(tensor) for tensor in captured}
-    kept = machine.Kept()
+    sizes = machine.Kept()
     for optimizer in filter(_is_optimizer, _reached((getattr(fn, "python_function", fn), *arguments))):
-        used = [each for each in state_of(optimizer) if id(each.handle) in handles]
-        sums = [each for each in accumulators_of(optimizer) if id(each.handle) in handles]
+        used = [variable for variable in state_of(optimizer) if id(variable.handle) in handles]
+        sums = [variable for variable in accumulators_of(optimizer) if id(variable.handle) in handles]
         if not used and not sums:
             continue
         memory = optimizers.update_memory(optimizer, (), replicas)
-        whole = optimizers.update_memory(optimizer, ())
+        unsharded = optimizers.update_memory(optimizer, ())
         options = getattr(optimizer, "options", None)
         steps = options.num_mini_batches if isinstance(options, AccumulationOptions) else 1
-        kept = machine.Kept(
-            state=kept.state + whole.state_on_chip + whole.state_off_chip,
-            on_chip=kept.on_chip + memory.state_on_chip,
-            off_chip=kept.off_chip + memory.state_off_chip,
-            accumulated=kept.accumulated + sum(map(bytes_of, sums)),
-            steps_per_update=max(kept.steps_per_update, steps),
+        sizes = machine.Kept(
+            state=sizes.state + unsharded.state_on_chip + unsharded.state_off_chip,
+            on_chip=sizes.on_chip + memory.state_on_chip,
+            off_chip=sizes.off_chip + memory.state_off_chip,
+            accumulated=sizes.accumulated + sum(map(bytes_of, sums)),
+            steps_per_update=max(sizes.steps_per_update, steps),
         )
-    return kept
+    return sizes
 
 
 def prefetch_of(fn: object, arguments: Iterable[object]) -> int | None:
-    """Returns the largest `prefetch_depth` of the infeeds that a program may read; None if none is known."""
-    found = _reached((getattr(fn, "python_function", fn), *arguments))
-    queues = (each._infeed_queue if isinstance(each, IPUIterator) else each for each in found)
+    """Returns the largest `prefetch_depth` of the infeeds that a program may read; None if none is found."""
+    values = _reached((getattr(fn, "python_function", fn), *arguments))
+    queues = (value._infeed_queue if isinstance(value, IPUIterator) else value for value in values)
     depths = (queue.prefetch_depth for queue in queues if isinstance(queue, IPUInfeedQueue))
     return max((depth for depth in depths if depth is not None), default=None)
 
@@ -54,7 +55,7 @@ def _is_optimizer(value: Any) -> bool:
 
 
 def _reached(roots: Iterable[object]) -> Iterator[Any]:
-    """Yields all objects that can be reached from the roots, each once, without the optimizers that others wrap."""
+    """Yields all objects that can be reached from the roots, each once, without optimizers that another one wraps."""
     todo = [(root, 0) for root in roots]
     seen: set[int] = set()
     while todo:
@@ -64,16 +65,16 @@ def _reached(roots: Iterable[object]) -> Iterator[Any]:
         seen.add(id(value))
         yield value
         if _is_optimizer(value):
-            # What it wraps is its own.
+            # The outer optimizer reports the slots of the optimizers that it wraps.
             wrapped = value
             while (wrapped := getattr(wrapped, "inner_optimizer", None)) is not None:
                 seen.add(id(wrapped))
         elif depth < _DEEPEST:
-            todo += [(each, depth + 1) for each in _named(value)]
+            todo += [(referenced, depth + 1) for referenced in _references(value)]
 
 
-def _named(value: Any) -> list[Any]:
-    """Returns the objects that a function names, the items of a list, or the optimizer of a model."""
+def _references(value: Any) -> list[Any]:
+    """Returns the variables that a function uses, the items of a list or dictionary, or the optimizer of a model."""
     if isinstance(value, list | tuple):
         return list(value)
     if isinstance(value, dict):
@@ -97,7 +98,7 @@ def report_of(
     trip_counts: Mapping[str, int] | None,
     kept: machine.Kept | None,
 ) -> machine.Report:
-    """Predicts what a machine makes of a program."""
+    """Predicts the time and memory of a program, or of the pipeline in it, on a machine."""
     traced = program.function
     name = getattr(function, "__name__", traced.name)
     per_replica = program.ipus_of_replica
@@ -113,7 +114,7 @@ def report_of(
         )
     if pipelines:
         raise NotImplementedError(
-            f"the program has {len(pipelines)} pipelines: a report is of programs with one pipeline, or with none"
+            f"the program has {len(pipelines)} pipelines, but a report supports only one pipeline or none"
         )
     faults.refuse_shapes_of_data(traced, program.inputs, program.device)
     report = machine.report_of(

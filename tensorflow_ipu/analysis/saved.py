@@ -1,4 +1,4 @@
-"""Reports that are saved as JSON, and as pages for browsers."""
+"""Base classes of reports that are saved as JSON, and as pages for browsers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 def read(kind: type[_T], values: Mapping[str, object]) -> _T:
-    """Returns the dataclass whose fields JSON has held: with tuples for lists, and dataclasses for objects."""
+    """Returns a dataclass from its fields as decoded from JSON. Lists become tuples, and objects become dataclasses."""
     return _read(kind, values)
 
 
@@ -33,12 +33,12 @@ def _read(hint: Any, value: Any) -> Any:
         (hint,) = (option for option in get_args(hint) if option is not types.NoneType)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = _hints(hint)
-        return hint(**{name: _read(hints[name], one) for name, one in value.items()})
+        return hint(**{name: _read(hints[name], field) for name, field in value.items()})
     if get_origin(hint) is tuple:
         options = get_args(hint)
         if options[-1] is Ellipsis:
-            return tuple(_read(options[0], one) for one in value)
-        return tuple(_read(option, one) for option, one in zip(options, value, strict=True))
+            return tuple(_read(options[0], item) for item in value)
+        return tuple(_read(option, item) for option, item in zip(options, value, strict=True))
     return hint(value) if hint in (int, str) else value
 
 
@@ -46,21 +46,21 @@ _hints = functools.cache(get_type_hints)
 
 
 class SavedValue:
-    """A dataclass that JSON can hold."""
+    """A dataclass that can be read from JSON."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Returns the object whose fields JSON has held."""
+        """Returns the object from its fields as decoded from JSON."""
         return read(cls, values)
 
 
 class SavedReport(NotebookView):
-    """A report that is saved as JSON, and read again, or saved as a page for a browser."""
+    """A report that is saved as JSON and loaded again, or saved as a page for a browser."""
 
     _SCHEMA: ClassVar[int]
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the report as what JSON can hold."""
+        """Returns the report as a dictionary that JSON can encode."""
         raise NotImplementedError
 
     @classmethod
@@ -69,15 +69,15 @@ class SavedReport(NotebookView):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Returns the report that `to_dict` gave.
+        """Returns the report from the dictionary of `to_dict`.
 
         Raises:
-          ValueError: It is of another schema, or is no report.
+          ValueError: The dictionary has another schema, or is not a report.
         """
         if values.get("schema") != cls._SCHEMA:
             raise ValueError(
-                f"the report has schema {values.get('schema')!r}, and this version of the package reads schema"
-                f" {cls._SCHEMA}: make the report again"
+                f"the report has schema {values.get('schema')!r}, but this version of the package reads schema"
+                f" {cls._SCHEMA}: create the report again"
             )
         try:
             return cls._of(values)
@@ -90,8 +90,8 @@ class SavedReport(NotebookView):
         """Writes the report to a `.json` file, which `load` reads, or as a page for a browser to an `.html` file.
 
         Raises:
-          ValueError: `path` ends otherwise.
-          OSError: It cannot be written.
+          ValueError: `path` has another suffix.
+          OSError: The file cannot be written.
           ImportError: A page needs matplotlib, which is missing.
         """
         target = Path(path)
@@ -110,8 +110,8 @@ class SavedReport(NotebookView):
         """Reads a report that `save` wrote as JSON.
 
         Raises:
-          OSError: There is no such file.
-          ValueError: It is no report, or one of another schema.
+          OSError: The file cannot be read.
+          ValueError: The file is not a report, or has another schema.
         """
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))

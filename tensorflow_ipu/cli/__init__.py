@@ -1,1 +1,1 @@
-"""The commands of `tensorflow-ipu`, which is `python -m tensorflow_ipu` too: a module each, of its name."""
+"""The commands of `tensorflow-ipu`, also called as `python -m tensorflow_ipu`. Each command has a module of its name."""

@@ -1,4 +1,4 @@
-"""The command `check`, which reads scripts and reports what does not exist."""
+"""The command `check`: reads scripts and reports the names in them that do not exist."""
 
 from __future__ import annotations
 
@@ -20,29 +20,31 @@ from tensorflow_ipu.compat._tensorflow_version import OldTensorFlow
 _TITLES = {
     "unreadable": "cannot be read as Python:",
     "missing": "does not exist:",
-    "keras_2_alone": "is of Keras 2 alone:",
-    "keras_3_alone": "is of Keras 3 alone:",
-    "tensorflow_1": "is of TensorFlow 1, which scripts with it get:",
-    "recorded": "is written down, and changes no result:",
+    "keras_2_alone": "exists only in Keras 2:",
+    "keras_3_alone": "exists only in Keras 3:",
+    "tensorflow_1": "exists only in TensorFlow 1, with which its scripts run:",
+    "recorded": "is recorded, but changes no result:",
 }
 
 
 def parser() -> argparse.ArgumentParser:
-    made = make_parser(
+    command_parser = make_parser(
         "check",
-        "Reads Python files, with what they import of their own folders, and runs nothing. Prints where they need names of"
-        " TensorFlow that do not exist, what one Keras or TensorFlow 1 alone has, which Keras they run with, and names that"
-        " change no result here.",
-        "0 if nothing is missing; 1 if anything does not exist or cannot be read, or if Keras 2 is needed and not installed",
+        "Reads Python files and the modules that they import from their own folders. Runs nothing. Prints where they use"
+        " names of TensorFlow that do not exist, names that exist only in one Keras or only in TensorFlow 1, and names that"
+        " are recorded but change no result. Also prints with which Keras each script runs.",
+        "0 if nothing is missing; 1 if a name does not exist, a file cannot be read, or Keras 2 is needed but not installed",
     )
-    made.add_argument("paths", metavar="PATH", type=Path, nargs="+", help="a Python file, or a folder of them")
-    add_json(made)
-    return made
+    command_parser.add_argument(
+        "paths", metavar="PATH", type=Path, nargs="+", help="a Python file, or a folder of them"
+    )
+    add_json(command_parser)
+    return command_parser
 
 
 @dataclass(frozen=True)
 class _Script:
-    """What was read of a script, with what it imports."""
+    """A script with the modules that it imports, and the versions of Keras and TensorFlow that they need."""
 
     project: Project
     needs: list[KerasFinding]
@@ -51,24 +53,24 @@ class _Script:
 
     @property
     def version(self) -> int:
-        """The Keras that it runs with."""
+        """The version of Keras that it runs with."""
         if environment.KERAS_VARIABLE in os.environ:
             return 2 if environment.uses_keras_2() else 3
         return self.choice.version if KERAS_2.is_installed else 3
 
     @property
     def missing(self) -> list[Finding]:
-        """The places that end it, but for the lack of Keras 2."""
+        """The places at which the script would fail, except those that fail only because Keras 2 is not installed."""
         lost = _keras_version.lost(self.needs, self.version) if KERAS_2.is_installed else []
         findings = [*_missing.missing(self.project), *lost, *_tensorflow_version.lost(self.project, self.old)]
         return sorted(findings, key=lambda place: (place.path, place.line))
 
 
 def main(arguments: Sequence[str]) -> int:
-    made = parser()
-    options = made.parse_args(arguments)
-    if fault := _fault(options.paths):
-        made.exit(WRONG, f"{made.prog}: {fault}\n")
+    command_parser = parser()
+    options = command_parser.parse_args(arguments)
+    if message := _path_error(options.paths):
+        command_parser.exit(WRONG, f"{command_parser.prog}: {message}\n")
     scripts = list(_read(options.paths))
     needs = [need for script in scripts for need in script.needs if need.weight is not Weight.ORIGIN]
     findings: dict[str, Iterable[Finding]] = {
@@ -100,38 +102,38 @@ def main(arguments: Sequence[str]) -> int:
     else:
         for version in (2, 3):
             because = dict.fromkeys(script.choice.because[0] for script in chosen if script.version == version)
-            _show(f"has scripts run with Keras {version}:", because)
+            _show(f"makes scripts run with Keras {version}:", because)
     if lacks_keras_2:
         show(f"Keras 2, the package `tf_keras`, is not installed: {environment.KERAS_2_COMES_BY}.")
     elif not status:
-        gets_2 = any(script.version == 2 for script in chosen)
-        show("Nothing is missing with Keras 2, which such scripts get." if gets_2 else "Nothing is missing.")
+        uses_keras_2 = any(script.version == 2 for script in chosen)
+        show("Nothing is missing with Keras 2, which these scripts use." if uses_keras_2 else "Nothing is missing.")
     return status
 
 
-def _fault(paths: Sequence[Path]) -> str:
-    """Returns what is wrong with the paths, or an empty text."""
+def _path_error(paths: Sequence[Path]) -> str:
+    """Returns an error message on the first unusable path, or an empty string."""
     unknown = [str(path) for path in paths if not path.exists()]
     if unknown:
         return f"there is no file or folder `{'`, `'.join(unknown)}`"
     for path in paths:
-        if not (path.is_file() or path.is_dir()):  # A pipe or a device, at which a read may wait.
+        if not (path.is_file() or path.is_dir()):  # Reading a pipe or a device may block.
             return f"`{path}` is no regular file; name a Python file or a folder"
-        if path.suffix != ".py" and (other := kind_of(path)):
-            return f"`{path}` {other}"
+        if path.suffix != ".py" and (kind := kind_of(path)):
+            return f"`{path}` {kind}"
         if path.is_dir() and not any(path.rglob("*.py")):
             return f"there is no Python file in `{path}`"
     return ""
 
 
 def _read(paths: Iterable[Path]) -> Iterator[_Script]:
-    of_folders: dict[Path, list[KerasFinding]] = {}
+    folder_needs: dict[Path, list[KerasFinding]] = {}
     for project in _project.of_all(paths):
         needs = _keras_version.needs(project)
         folder = project.script.parent
-        if folder not in of_folders:
-            of_folders[folder] = _keras_version.needs_of_folder(project, needs)
-        choice = _keras_version.choose(needs, of_folders[folder])
+        if folder not in folder_needs:
+            folder_needs[folder] = _keras_version.needs_of_folder(project, needs)
+        choice = _keras_version.choose(needs, folder_needs[folder])
         yield _Script(project, needs, choice, _tensorflow_version.old_tensorflow(project))
 
 

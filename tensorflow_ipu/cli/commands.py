@@ -1,4 +1,4 @@
-"""Finds and executes commands, and completes them for shells."""
+"""Selects and executes commands, and completes command lines in shells."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ _SPELLINGS = {"--check": "check", "--list": "list"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Executes a command line, by default that of this process."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    """Executes `arguments`, by default the command line of this process, and returns the exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     if "_ARGCOMPLETE" in os.environ:
         _complete()
-    name = _SPELLINGS.get(words[0], words[0]) if words else ""
+    name = _SPELLINGS.get(arguments[0], arguments[0]) if arguments else ""
     try:
         try:
-            return _module(name).main(words[1:]) if name in COMMANDS else _module("run-script").main(words)
+            return _module(name).main(arguments[1:]) if name in COMMANDS else _module("run-script").main(arguments)
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:  # Whoever reads has read enough. Python itself would complain as it ends.
+    except (
+        BrokenPipeError
+    ):  # The reader, such as `head`, has closed the pipe. Without this, Python prints an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
 
@@ -37,7 +39,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _complete() -> None:
-    """Answers a shell that asks how to complete a command line, if argcomplete is installed, and ends the process."""
+    """Prints the completions that a shell requested and ends the process; does nothing without argcomplete."""
     try:
         import argcomplete
     except ImportError:
@@ -46,19 +48,19 @@ def _complete() -> None:
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
-    whole = argparse.ArgumentParser(parents=[_module("run-script").parser()], add_help=False)
-    commands = whole.add_subparsers()
-    # The first word may be a script, too.
+    """Returns a parser of all commands, used for completion only."""
+    full_parser = argparse.ArgumentParser(parents=[_module("run-script").parser()], add_help=False)
+    commands = full_parser.add_subparsers()
+    # The first word may be a script instead of a command.
     commands.completer = lambda prefix, **_: [*COMMANDS, *_scripts(prefix)]  # pyright: ignore[reportAttributeAccessIssue]
     for name in COMMANDS:
-        made = commands.add_parser(name, parents=[_module(name).parser()], add_help=False)
+        command_parser = commands.add_parser(name, parents=[_module(name).parser()], add_help=False)
         if name.startswith("run"):
-            made.add_argument("program", nargs="*")
-    return whole
+            command_parser.add_argument("program", nargs="*")
+    return full_parser
 
 
 def _scripts(prefix: str) -> list[str]:
     folder = Path(os.path.dirname(prefix) or ".")
-    found = [path for path in folder.glob("[!.]*") if path.is_dir() or path.suffix == ".py"]
-    return [os.path.join(os.path.dirname(prefix), path.name) + "/" * path.is_dir() for path in found]
+    paths = [path for path in folder.glob("[!.]*") if path.is_dir() or path.suffix == ".py"]
+    return [os.path.join(os.path.dirname(prefix), path.name) + ("/" if path.is_dir() else "") for path in paths]

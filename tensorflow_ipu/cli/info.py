@@ -1,4 +1,4 @@
-"""The command `info`, which shows what programs find here: devices, versions, the processor, caches, variables."""
+"""The command `info`: shows the devices, versions, processor, caches and variables that programs use here."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from tensorflow_ipu.config._checks import multi_ipu
 
 
 def parser() -> argparse.ArgumentParser:
-    made = make_parser(
+    command_parser = make_parser(
         "info",
-        "Shows what programs find here: the devices and IPUs, the machine that reports predict, versions, the processor,"
-        " caches, and which variables of the environment act. TensorFlow is not started.",
+        "Shows the environment of programs: devices and IPUs, the machine for which reports predict, versions, the processor,"
+        " the executable cache, and the effect of each environment variable. Does not start TensorFlow.",
         "0",
     )
-    words = "for an issue: as Markdown, without names of users and hosts and without values that may be secrets"
-    made.add_argument("--report", action="store_true", help=words)
-    add_json(made)
-    return made
+    report_help = "print Markdown for an issue, without names of users and hosts and without values that may be secret"
+    command_parser.add_argument("--report", action="store_true", help=report_help)
+    add_json(command_parser)
+    return command_parser
 
 
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
-    found = everything(private=options.report)
+    sections = everything(private=options.report)
     if options.json:
-        show_json(json.loads(anonymous(json.dumps(found))) if options.report else found)
+        show_json(json.loads(anonymous(json.dumps(sections))) if options.report else sections)
     elif options.report:
-        versions = found["versions"]
+        versions = sections["versions"]
         title = ", ".join(f"{name} {versions[name]}" for name in ("tensorflow_ipu", "tensorflow", "python"))
-        show(anonymous(f"<details><summary>{title}</summary>\n\n```text\n{text_of(found)}\n```\n</details>"))
+        show(anonymous(f"<details><summary>{title}</summary>\n\n```text\n{text_of(sections)}\n```\n</details>"))
     else:
-        show(text_of(found))
+        show(text_of(sections))
     return 0
 
 
 def everything(private: bool = False) -> dict[str, dict[str, object]]:
-    """All that is shown, by section; with `private`, without values of variables that may hold secrets."""
+    """Returns the values of each section by title; `private` hides the values of variables that may hold secrets."""
     return {
         "versions": _versions(),
         "library": _library(),
@@ -63,7 +63,7 @@ def everything(private: bool = False) -> dict[str, dict[str, object]]:
 
 
 def text_of(sections: Mapping[str, Mapping[str, object]]) -> str:
-    """The sections as text."""
+    """Returns the text of the sections, a line for each value."""
     lines = list[str]()
     for title, values in sections.items():
         lines += ["", title, *([f"  {_text(name, value)}" for name, value in values.items()] or ["  none"])]
@@ -79,16 +79,16 @@ def _text(name: str, value: object) -> str:
 
 
 def anonymous(text: str) -> str:
-    """A text with a short home folder, and without the names of the user and of this host."""
+    """Returns `text` with `~` for the home folder, `USER` for the user's name and `HOST` for this host's name."""
     home = os.path.expanduser("~")
     text = text.replace(home, "~") if len(home) > 1 else text
-    with suppress(OSError, KeyError, ImportError):  # A container may have no user of this number.
+    with suppress(OSError, KeyError, ImportError):  # A container may have no user with this process's user id.
         text = re.sub(rf"(?<=/){re.escape(getpass.getuser())}(?![\w.-])", "USER", text)
     return re.sub(rf"(?<![\w.-]){re.escape(platform.node())}(?![\w.-])", "HOST", text) if platform.node() else text
 
 
 def version_of(*names: str) -> str:
-    """The version of the first of some distributions that is installed."""
+    """Returns the version of the first of these distributions that is installed."""
     for name in names:
         with suppress(metadata.PackageNotFoundError):
             version = metadata.version(name)
@@ -121,7 +121,7 @@ def _library() -> dict[str, object]:
     if hashlib.sha256(content).hexdigest() != built.pop("sha256", ""):
         state = "not the one that was built: install the package again"
     elif re.findall(r"\d+", built.get("tensorflow", "")) != re.findall(r"\d+", str(_versions()["tensorflow"])):
-        state = "for another TensorFlow than is installed"
+        state = "built for another TensorFlow than the installed one"
     return {
         "file": str(library),
         "size_bytes": len(content),
@@ -151,7 +151,7 @@ def _devices() -> dict[str, object]:
 def _machine() -> dict[str, object]:
     try:
         from tensorflow_ipu.machine import GC200, system_of
-    except ImportError as exc:  # Here is where a broken installation is looked into.
+    except ImportError as exc:  # `info` must work in a broken installation.
         return {"wrong": str(exc)}
     system = system_of(GC200)
     return {
@@ -163,7 +163,7 @@ def _machine() -> dict[str, object]:
     }
 
 
-# What XLA and the host's kernels make a difference of.
+# The processor features for which XLA or the host kernels generate other code.
 _FEATURES = "avx avx2 avx512_bf16 avx512_fp16 avx512_vnni avx512bw avx512dq avx512f avx_vnni amx_bf16 amx_int8 f16c fma"
 _FEATURES += " sse4_2 asimd asimdhp bf16 i8mm sve sve2"
 
@@ -172,10 +172,10 @@ def _host() -> dict[str, object]:
     lines = list[str]()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0].splitlines()
-    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    flags = (told.get("flags") or told.get("Features") or "").split()
+    properties = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    flags = (properties.get("flags") or properties.get("Features") or "").split()
     return {
-        "processor": told.get("model name") or platform.processor() or platform.machine(),
+        "processor": properties.get("model name") or platform.processor() or platform.machine(),
         "processors": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}",
         "features": sorted(set(flags).intersection(_FEATURES.split())),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
@@ -193,68 +193,69 @@ def _cache() -> dict[str, object]:
     path = Path(os.path.abspath(os.path.expanduser(folder)))
     sizes = list[int]()
     for file in path.glob("*.ipu_executable"):
-        with suppress(OSError):  # Another process may have removed it meanwhile.
+        with suppress(OSError):  # Another process may have removed the file.
             sizes.append(file.lstat().st_size)
     return {"folder": str(path), "files": len(sizes), "size_bytes": sum(sizes)}
 
 
-def _of_flags() -> str:
-    return _with_idle("acts", environment.poplar_flags().others)
+def _flags_effect() -> str:
+    return _with_ignored("used", environment.poplar_flags().others)
 
 
-def _of_engine() -> str:
+def _engine_effect() -> str:
     folder = environment.report_directory()
     text = environment.text_of(environment.ENGINE_VARIABLE, None) or "{}"
-    idle = [name for name in json.loads(text) if not name.startswith("autoReport.")]
-    return _with_idle(f"a report of each program in `{folder}`" if folder else "no reports", idle)
+    ignored = [name for name in json.loads(text) if not name.startswith("autoReport.")]
+    return _with_ignored(f"writes a report of each program to `{folder}`" if folder else "no reports", ignored)
 
 
-def _with_idle(effect: str, idle: Sequence[str]) -> str:
-    return f"{effect}; without an effect: `{'`, `'.join(idle)}`" if idle else effect
+def _with_ignored(effect: str, options: Sequence[str]) -> str:
+    return f"{effect}; ignored: `{'`, `'.join(options)}`" if options else effect
 
 
-def _of_cluster() -> str:
-    told = environment.json_object(environment.TF_CONFIG_VARIABLE, environment.tf_config() or "{}", "{}")
-    task = told.get("task", {})
-    counts = ", ".join(f"{len(hosts)} of `{kind}`" for kind, hosts in told.get("cluster", {}).items())
+def _cluster_effect() -> str:
+    cluster = environment.json_object(environment.TF_CONFIG_VARIABLE, environment.tf_config() or "{}", "{}")
+    task = cluster.get("task", {})
+    counts = ", ".join(f"{len(hosts)} of `{kind}`" for kind, hosts in cluster.get("cluster", {}).items())
     return f"this process is `{task.get('type')}` {task.get('index')} of a cluster of {counts}"
 
 
-# What each variable does, and what checks its value or says more.
+# (effect, function) of each variable. The function raises an error if the variable has an invalid value. If the effect is
+# empty, the function returns the effect.
 ACTING: dict[str, tuple[str, Callable[[], object]]] = {
-    environment.DEVICES_VARIABLE: ("devices that can be", environment.registered_devices),
-    environment.COUNT_VARIABLE: ("IPUs of the machine", environment.ipu_count),
-    environment.HOST_KERNELS_VARIABLE: ("whether kernels of the host compute layers", environment.host_kernels),
-    environment.EMULATIONS_VARIABLE: ("emulations of operations for tiles", environment.emulations),
-    environment.LOG_LEVEL_VARIABLE: ("how much is logged", environment.log_level),
-    environment.PROGRESS_VARIABLE: ("whether long work says how far it is", environment.progress),
+    environment.DEVICES_VARIABLE: ("number of IPU devices", environment.registered_devices),
+    environment.COUNT_VARIABLE: ("number of IPUs of the machine", environment.ipu_count),
+    environment.HOST_KERNELS_VARIABLE: ("whether programs use host kernels", environment.host_kernels),
+    environment.EMULATIONS_VARIABLE: ("file with emulations of operations for tiles", environment.emulations),
+    environment.LOG_LEVEL_VARIABLE: ("log level", environment.log_level),
+    environment.PROGRESS_VARIABLE: ("whether long operations report progress", environment.progress),
     environment.TRACEBACKS_VARIABLE: ("whether tracebacks show all frames", environment.full_tracebacks),
     environment.TRUST_VARIABLE: ("whether executables of other users are loaded", environment.trusts_executables),
-    environment.VLOG_VARIABLE: (f"how much is logged, without {environment.LOG_LEVEL_VARIABLE}", environment.log_level),
-    environment.TIMEOUT_VARIABLE: ("seconds that workers wait for each other", environment.worker_timeout),
-    environment.REPLICAS_VARIABLE: ("replicas of each worker", environment.local_replicas),
-    environment.IPUS_PER_REPLICA_VARIABLE: ("IPUs of each replica", environment.ipus_per_replica),
-    environment.FLAGS_VARIABLE: ("", _of_flags),
-    environment.ENGINE_VARIABLE: ("", _of_engine),
+    environment.VLOG_VARIABLE: (f"log level, unless {environment.LOG_LEVEL_VARIABLE} is set", environment.log_level),
+    environment.TIMEOUT_VARIABLE: ("seconds for which workers wait for each other", environment.worker_timeout),
+    environment.REPLICAS_VARIABLE: ("number of replicas of each worker", environment.local_replicas),
+    environment.IPUS_PER_REPLICA_VARIABLE: ("number of IPUs of each replica", environment.ipus_per_replica),
+    environment.FLAGS_VARIABLE: ("", _flags_effect),
+    environment.ENGINE_VARIABLE: ("", _engine_effect),
     environment.KERAS_VARIABLE: ("which Keras `tf.keras` is", environment.uses_keras_2),
-    environment.TF_CONFIG_VARIABLE: ("", _of_cluster),
+    environment.TF_CONFIG_VARIABLE: ("", _cluster_effect),
 }
-# What TensorFlow reads, and it alone.
+# Variables that TensorFlow reads and this package does not.
 _OF_TENSORFLOW = ("KERAS_BACKEND", "OMP_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL", "TF_DETERMINISTIC_OPS", "TF_XLA_FLAGS")
 _OF_TENSORFLOW += ("TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS", "XLA_FLAGS")
-# The variables of the SDK, and what looks like ours.
+# Prefixes of the variables of the SDK, and of misspelled variables of this package.
 _OF_SDK = ("GCDA_", "GCL_", "IPUOF_", "POPART_", "POPLAR_", "POPLIBS_", "POPTORCH_", "PVTI_", "TENSORFLOW_IPU_")
 _OF_SDK += ("TF_POPLAR_",)
 
 
 def _variables(private: bool) -> dict[str, object]:
-    found = dict[str, object]()
+    variables = dict[str, object]()
     for name, value in sorted(os.environ.items()):
         is_known = name in ACTING or name in _OF_TENSORFLOW
         if is_known or name.startswith(_OF_SDK):
             hides = private and (not is_known or name == environment.TF_CONFIG_VARIABLE)
-            found[name] = {"value": "(set)" if hides else value, "effect": _effect(name)}
-    return found
+            variables[name] = {"value": "(set)" if hides else value, "effect": _effect(name)}
+    return variables
 
 
 def _effect(name: str) -> str:
@@ -263,9 +264,9 @@ def _effect(name: str) -> str:
     if name not in ACTING:
         near = difflib.get_close_matches(name, ACTING, n=1, cutoff=0.8)
         return f"nothing reads it; did you mean `{near[0]}`?" if near else "nothing reads it"
-    words, check = ACTING[name]
+    effect, check = ACTING[name]
     try:
-        told = check()
-        return words or str(told)
+        value = check()
+        return effect or str(value)
     except (ValueError, AttributeError, TypeError) as exc:
         return f"wrong: {exc}"

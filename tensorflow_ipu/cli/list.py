@@ -1,4 +1,4 @@
-"""The command `list`, which prints the names of IPU TensorFlow."""
+"""The command `list`: prints the names of IPU TensorFlow and their state in this package."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from tensorflow_ipu.cli.parsers import add_json, make_parser, show, show_json
 
 
 def parser() -> argparse.ArgumentParser:
-    made = make_parser(
+    command_parser = make_parser(
         "list",
-        "Prints all names of IPU TensorFlow, of `keras.ipu`, of the add-ons and of the packages beside them, and all options"
-        " of `IPUConfig`, with what each is here, and where or why: `works`; `recorded`, which is checked and written down and"
-        " changes no result; `cannot be`. The modules of `ipu.ops` and `ipu.optimizers` are in `ipu` itself as well.",
-        "0; 1 if no name has any of the texts",
+        "Prints all names of IPU TensorFlow, of `keras.ipu`, of the add-ons and of the other packages of the SDK, and all"
+        " options of `IPUConfig`. Each line has a state and the place of the name here or a reason. The states are `works`,"
+        " `recorded` (checked and recorded, but changes no result) and `cannot be` (not supported). The modules of `ipu.ops`"
+        " and `ipu.optimizers` are also in `ipu` itself.",
+        "0; 1 if no name contains any of the texts",
     )
-    made.add_argument("--markdown", action="store_true", help="print all names in Markdown")
-    made.add_argument("text", metavar="TEXT", nargs="*", help="print names that have this in them alone")
-    add_json(made)
-    return made
+    command_parser.add_argument("--markdown", action="store_true", help="print all names in Markdown")
+    command_parser.add_argument(
+        "text", metavar="TEXT", nargs="*", help="print only names that contain one of these texts"
+    )
+    add_json(command_parser)
+    return command_parser
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     chosen = _listing.chosen(options.text)
     if options.json:
-        show_json([{"name": one.full, "state": one.state.value, "words": one.words} for one in chosen])
+        show_json([{"name": name.full, "state": name.state.value, "words": name.note} for name in chosen])
     else:
         show("\n".join(_listing.lines(chosen)))
     return int(not chosen)

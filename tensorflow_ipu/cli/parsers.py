@@ -1,4 +1,4 @@
-"""What the parsers of all commands share, and how commands print."""
+"""Functions that all commands use to parse their arguments and to print."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
-# What switches of `poprun` take for a value.
+# The values that switches of `poprun` accept.
 YES_NO = ("yes", "no", "true", "false", "on", "off", "1", "0")
-# The status where a command line or a file is wrong.
+# The exit status if a command line or a file is invalid.
 WRONG = 2
 
-# Names and texts of all commands, in the order of their help. The module of a command has its name. Its function `parser`
-# returns the parser of its command line, without TensorFlow; `main` executes the words after the command, and returns the
-# status.
+# The commands and their help, in the order in which help lists them. The module of a command has its name and two
+# functions: `parser` returns the parser of its command line without importing TensorFlow; `main` executes the arguments
+# after the command and returns the exit status.
 COMMANDS = {
-    "run-script": "runs a script; also what is done where a script is named and no command",
-    "run": "runs a script in several processes, as workers of a cluster, and takes the command lines of `poprun`",
-    "check": "reads scripts and folders, runs nothing, and says what does not exist",
-    "list": "prints all names of IPU TensorFlow, and what each is here",
-    "pipeline": "plans a pipeline, draws it, says what it costs",
-    "report": "shows a saved report of what a real machine would make of a program, or compares two",
-    "precision": "shows a saved report of what float16 makes of a model",
-    "info": "shows devices, versions, the processor, caches and which variables act: for oneself or for an issue",
+    "run-script": "runs a script; the default if the first word is a script instead of a command",
+    "run": "runs a script as several workers; accepts the command lines of `poprun`",
+    "check": "reads scripts and folders without running them, and lists names that do not exist",
+    "list": "prints all names of IPU TensorFlow and whether each works here",
+    "pipeline": "plans a pipeline, draws it, and estimates its time and memory",
+    "report": "shows a saved report on a program's predicted time and memory on real IPUs, or compares two",
+    "precision": "shows a saved report on the effect of float16 on a model",
+    "info": "shows devices, versions, the processor, caches and environment variables; `--report` is for an issue",
 }
 CONSOLE = "tensorflow-ipu"
 
 
 def program() -> str:
-    """The command as it was called."""
+    """Returns the command as the user called it: `tensorflow-ipu` or `python -m tensorflow_ipu`."""
     return CONSOLE if os.path.basename(sys.argv[0]) == CONSOLE else "python -m tensorflow_ipu"
 
 
 def make_parser(
     command: str, description: str, statuses: str, usage: str = "", examples: str = ""
 ) -> argparse.ArgumentParser:
-    """Makes the parser of a command; `statuses` are sentences on what it exits with besides 2."""
-    status = f"status: {statuses}; {WRONG} if the command line or a file is wrong"
+    """Returns the parser of a command; `statuses` is the help text on its exit statuses other than 2."""
+    status = f"status: {statuses}; {WRONG} if the command line or a file is invalid"
     return argparse.ArgumentParser(
         prog=f"{program()} {command}".strip(),
         usage=usage.format(prog=program()) or None,
@@ -52,31 +52,34 @@ def make_parser(
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Adds `--json`."""
-    parser.add_argument("--json", action="store_true", help="print it as JSON, for other programs")
+    parser.add_argument("--json", action="store_true", help="print JSON, for other programs")
 
 
 def execute(
-    made: argparse.ArgumentParser,
+    parser: argparse.ArgumentParser,
     arguments: Sequence[str],
-    act: Callable[[argparse.Namespace], int | None],
-    kinds: tuple[type[Exception], ...] = (),
+    command: Callable[[argparse.Namespace], int | None],
+    error_types: tuple[type[Exception], ...] = (),
 ) -> int:
-    """Calls `act` with the options of a command line. Errors of the usual kinds and of `kinds` end it by a message."""
+    """Calls `command` with the parsed options and returns its status.
+
+    OSError, ValueError, ImportError and errors of `error_types` are printed without a traceback; the status is then
+    `WRONG`.
+    """
     try:
-        return act(made.parse_args(arguments)) or 0
+        return command(parser.parse_args(arguments)) or 0
     except BrokenPipeError:
         raise
-    except (OSError, ValueError, ImportError, *kinds) as exc:  # A picture needs a library that may be missing.
+    except (OSError, ValueError, ImportError, *error_types) as exc:  # The library that draws pictures may be missing.
         message = getattr(exc, "message", None) or str(exc)
         if isinstance(exc, OSError) and exc.filename is not None:
             message = f"`{exc.filename}`: {exc.strerror}"
-        print(f"{made.prog}: {message}", file=sys.stderr)  # noqa: T201
+        print(f"{parser.prog}: {message}", file=sys.stderr)  # noqa: T201
         return WRONG
 
 
 def show(text: str) -> None:
-    """Prints what was asked for."""
+    """Prints the result of a command."""
     print(text)  # noqa: T201
 
 
@@ -85,28 +88,30 @@ def show_json(values: object) -> None:
     show(json.dumps(values, indent=1))
 
 
-def split(words: Sequence[str], valued: Iterable[str], switches: Iterable[str] = ()) -> tuple[list[str], list[str]]:
-    """Divides options from the program that follows them: the first word that is no option, or `-m` or `-c`.
+def split(arguments: Sequence[str], valued: Iterable[str], switches: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+    """Splits the options from the program after them. The program begins at `-m`, at `-c` or at the first word without "-".
 
-    The word after one of `valued` is its value; after one of `switches`, if it says yes or no.
+    The word after an option of `valued` is its value. The word after an option of `switches` is its value if it is one
+    of `YES_NO`. Returns the options, each joined with its value, and the program:
+    `-n 2 a.py -x` -> `["-n2"], ["a.py", "-x"]`.
     """
-    own, rest = list[str](), list(words)
-    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
-        own.append(rest.pop(0))
-        if rest and (own[-1] in valued or (own[-1] in switches and rest[0] in YES_NO)):
-            # In one word, as the value may look like an option.
-            own[-1] += ("=" if own[-1].startswith("--") else "") + rest.pop(0)
-    return own, rest
+    options, program = list[str](), list(arguments)
+    while program and program[0].startswith("-") and program[0] not in ("-m", "-c"):
+        options.append(program.pop(0))
+        if program and (options[-1] in valued or (options[-1] in switches and program[0] in YES_NO)):
+            # Option and value become one word, because the value may look like an option.
+            options[-1] += ("=" if options[-1].startswith("--") else "") + program.pop(0)
+    return options, program
 
 
 def meant(word: str) -> str:
-    """The end of a message on a word that is no command: the one that was meant."""
+    """Returns the command that `word` may mean, as the end of a message; empty if there is none."""
     near = difflib.get_close_matches(word.lstrip("-"), COMMANDS, n=1)
     return f". Did you mean the command `{near[0]}`?" if near else ""
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:
-    """What a file is, and what shows it, as the end of a sentence; empty where that is not known."""
+    """Returns the kind of a file and a program that shows it, as the end of a sentence; empty if it is of no known kind."""
     name = os.fspath(path)
     if name.endswith(".py"):
         return f"is a script; `{program()} {name}` runs it"

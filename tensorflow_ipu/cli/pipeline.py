@@ -1,4 +1,4 @@
-"""The command `pipeline`, which plans a pipeline."""
+"""The command `pipeline`: plans a pipeline, estimates its time and memory, and draws it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tensorflow_ipu.pipelining.schedule.text import plan_text
 _UNITS = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9, "s": 1.0}
 
 _SCHEDULES = {schedule.name.lower(): schedule for schedule in PipelineSchedule}
-_OTHERS = ("sharded", "serial-phases", "parallel-phases")
+_OTHER_SCHEDULES = ("sharded", "serial-phases", "parallel-phases")
 _LIVENESS = {"always": Liveness.AlwaysLive, "forward": Liveness.OffChipAfterFwd, "each": Liveness.OffChipAfterEachPhase}
 _MODES = {
     "auto": RecomputationMode.Auto,
@@ -34,64 +34,66 @@ _MODES = {
 
 _EPILOG = """\
 examples:
-  --stages 4 --micro-batches 8                              the plan, its figures
+  --stages 4 --micro-batches 8                              the plan with its time and memory
   --stages 4 --micro-batches 8 --schedule interleaved --png plan.png
   --stages 4 --micro-batches 8 --mapping 0,1+2,2,3          stage 1 in two parts, on IPUs 1 and 2
-  --stages 4 --micro-batches 16 --times 1,2,1,1 --compare   which schedule and mapping is the best
+  --stages 4 --micro-batches 16 --times 1,2,1,1 --compare   the best schedule and mapping
   --stages 4 --micro-batches 16 --machine GC200 --times 1.5ms,2ms,2ms,1ms --input-bytes 4MiB
-                                                            the same in time, with exchanges over the links
+                                                            times in seconds, with transfers over the links
 """
 
 
 def main(arguments: Sequence[str]) -> int:
-    # The kind of a wrong multiple is TensorFlow's in a process that has imported that.
+    # If TensorFlow is imported, a wrong number of micro-batches raises its `FailedPreconditionError`.
     errors = getattr(sys.modules.get("tensorflow"), "errors", None)
-    kinds = (TypeError, NotImplementedError, *((errors.FailedPreconditionError,) if errors else ()))
-    return execute(parser(), arguments, lambda options: (_compare if options.compare else _show)(options), kinds)
+    error_types = (TypeError, NotImplementedError, *((errors.FailedPreconditionError,) if errors else ()))
+    return execute(parser(), arguments, lambda options: (_compare if options.compare else _show)(options), error_types)
 
 
 def parser() -> argparse.ArgumentParser:
-    words = "Plans a pipeline: which IPU does what when, what it keeps in memory, and what it costs."
-    parser = make_parser("pipeline", words, "0", examples=_EPILOG)
+    text = "Plans a pipeline: the work of each IPU in each step, its memory, and the time of the whole plan."
+    parser = make_parser("pipeline", text, "0", examples=_EPILOG)
     add = parser.add_argument
-    add("--stages", metavar="N", type=int, help="how many stages; as many as --mapping names if omitted")
-    words = "how many micro-batches a pass (gradient_accumulation_count)"
-    add("--micro-batches", metavar="N", type=int, help=words)
-    schedules = [*_SCHEDULES, *_OTHERS]
-    words = f"{', '.join(schedules)}; default: grouped"
-    add("--schedule", choices=schedules, default="grouped", metavar="NAME", help=words)
-    words = "the IPU of each stage, as in 0,1,1,0; 1+2 for two concurrent parts"
-    add("--mapping", metavar="IPUS", type=_mapping, help=words)
-    add("--inference", action="store_true", help="no backward passes, no update")
-    words = f"recompute activations: {', '.join(_MODES)}; default: auto"
-    add("--recompute", nargs="?", choices=sorted(_MODES), const="auto", metavar="MODE", help=words)
-    words = "whether phases are always on the chip, leave it after their forward phase, or after each; default: each"
-    add("--liveness", choices=[*_LIVENESS], help=words)
-    add("--repeat", metavar="N", type=int, default=1, help="how often the pass is run")
-    add("--batch-serialization", type=int, default=1, metavar="N", help="cut each micro-batch in N")
-    words = "one value for all, or one a stage as in 1,2,1,1; sizes as in 4MiB, in powers of 1024"
-    add = parser.add_argument_group("what the stages cost", words).add_argument
-    words = "the machine whose links and memory move data, such as GC200 or 'Bow Pod16'; times are then seconds, or as in 1.5ms"
-    add("--machine", metavar="NAME", help=words)
-    add("--times", metavar="T", type=_times, help="of a forward pass, in any unit; default: 1")
-    add("--backward-times", metavar="T", type=_times, help="default: twice --times")
-    add("--recompute-factor", type=float, default=1.0, help="recomputation, in forward passes; default: 1")
-    words = "of an update; default: 0.5, with --machine half of --times"
-    add("--update-times", metavar="T", type=_times, help=words)
-    words = "of a load or save; default: 0.5; with --machine it is what the bytes take"
-    add("--transfer-times", metavar="T", type=_times, help=words)
-    words = "what a backward pass needs of a forward pass"
-    add("--activation-bytes", metavar="SIZE", type=_sizes, help=words)
-    add("--input-bytes", metavar="SIZE", type=_sizes, help="of a stage's inputs")
-    add("--weight-bytes", metavar="SIZE", type=_sizes, help="of a stage's weights")
-    add = parser.add_argument_group("what comes out").add_argument
-    add("--png", type=Path, metavar="FILE", help="draw it")
-    add("--trace", type=Path, metavar="FILE", help="write it for https://ui.perfetto.dev")
-    add("--json", action="store_true", help="print it as JSON, for other programs")
-    add("--compare", action="store_true", help="name the best schedule and mapping; --png draws each")
-    add("--ipus", metavar="N", type=int, help="with --compare: how many IPUs there are")
-    words = "with --compare: how much fits on an IPU, as in 600MiB"
-    add("--bytes-per-ipu", metavar="SIZE", type=_size, help=words)
+    add("--stages", metavar="N", type=int, help="the number of stages; default: the number of stages in --mapping")
+    text = "the number of micro-batches for one weight update (gradient_accumulation_count)"
+    add("--micro-batches", metavar="N", type=int, help=text)
+    schedules = [*_SCHEDULES, *_OTHER_SCHEDULES]
+    text = f"{', '.join(schedules)}; default: grouped"
+    add("--schedule", choices=schedules, default="grouped", metavar="NAME", help=text)
+    text = "the IPU of each stage, as in 0,1,1,0; 1+2 is a stage of two concurrent parts"
+    add("--mapping", metavar="IPUS", type=_mapping, help=text)
+    add("--inference", action="store_true", help="plan without backward passes and updates")
+    text = f"recompute activations: {', '.join(_MODES)}; default without MODE: auto"
+    add("--recompute", nargs="?", choices=sorted(_MODES), const="auto", metavar="MODE", help=text)
+    text = "when a phase leaves the chip: never (always), after its forward phase (forward), or after each (each, the default)"
+    add("--liveness", choices=[*_LIVENESS], help=text)
+    add("--repeat", metavar="N", type=int, default=1, help="the number of times that the plan is executed; default: 1")
+    text = "split each micro-batch into N parts, which run one after the other"
+    add("--batch-serialization", type=int, default=1, metavar="N", help=text)
+    text = "One value for all stages, or one for each, as in 1,2,1,1. Sizes are as in 4MiB; units are powers of 1024."
+    add = parser.add_argument_group("costs of stages", text).add_argument
+    text = "the machine whose links and memory move data, such as GC200 or 'Bow Pod16'; times are then seconds, or as in 1.5ms"
+    add("--machine", metavar="NAME", help=text)
+    add("--times", metavar="T", type=_times, help="the time of a forward pass, in any unit; default: 1")
+    add("--backward-times", metavar="T", type=_times, help="the time of a backward pass; default: twice --times")
+    text = "the time of a recomputation, as a multiple of --times; default: 1"
+    add("--recompute-factor", type=float, default=1.0, help=text)
+    text = "the time of an update; default: 0.5, or with --machine half of --times"
+    add("--update-times", metavar="T", type=_times, help=text)
+    text = "the time of a load or save; default: 0.5; with --machine it follows from the sizes"
+    add("--transfer-times", metavar="T", type=_times, help=text)
+    text = "the size of the activations that a backward pass needs from its forward pass"
+    add("--activation-bytes", metavar="SIZE", type=_sizes, help=text)
+    add("--input-bytes", metavar="SIZE", type=_sizes, help="the size of the stage's inputs")
+    add("--weight-bytes", metavar="SIZE", type=_sizes, help="the size of the stage's weights")
+    add = parser.add_argument_group("output").add_argument
+    add("--png", type=Path, metavar="FILE", help="draw the plan to this file")
+    add("--trace", type=Path, metavar="FILE", help="write a trace of the plan for https://ui.perfetto.dev")
+    add("--json", action="store_true", help="print JSON, for other programs")
+    add("--compare", action="store_true", help="compare schedules and mappings; --png draws the best of each schedule")
+    add("--ipus", metavar="N", type=int, help="with --compare: the number of IPUs")
+    text = "with --compare: the memory of an IPU, as in 600MiB"
+    add("--bytes-per-ipu", metavar="SIZE", type=_size, help=text)
     return parser
 
 
@@ -122,25 +124,30 @@ def _compare(options: argparse.Namespace) -> int:
         machine=options.machine,
     )
     time_text = _time_text(options)
-    run = [one for one in comparison.candidates if not one.refused]
-    sized = any(one.cost and one.cost.peak_bytes for one in run)  # Else nobody said how large anything is.
-    lines = [f"{'time':>10}  {'bubble':>6}" + f"  {'stash':>9}  {'memory':>9}" * sized]
-    for one in run[:12]:
-        cost = one.cost
+    accepted = [candidate for candidate in comparison.candidates if not candidate.refused]
+    # Without sizes on the command line, all memory is 0 and its columns are omitted.
+    has_sizes = any(candidate.cost and candidate.cost.peak_bytes for candidate in accepted)
+    memory_titles = f"  {'stash':>9}  {'memory':>9}" if has_sizes else ""
+    lines = [f"{'time':>10}  {'bubble':>6}{memory_titles}"]
+    for candidate in accepted[:12]:
+        cost = candidate.cost
         assert cost is not None
-        memory = f"{format_bytes(cost.peak_stash_bytes):>9}  {format_bytes(cost.peak_bytes):>9}  " if sized else ""
-        lines.append(f"{time_text(cost.time):>10}  {cost.bubble_share:6.0%}  {memory}{one.label}")
-    if len(run) > 12:
-        lines.append(f"and {len(run) - 12} more that can be run")
+        memory = f"{format_bytes(cost.peak_stash_bytes):>9}  {format_bytes(cost.peak_bytes):>9}  " if has_sizes else ""
+        lines.append(f"{time_text(cost.time):>10}  {cost.bubble_share:6.0%}  {memory}{candidate.label}")
+    if len(accepted) > 12:
+        lines.append(f"and {len(accepted) - 12} more that can run")
     if options.json:
-        candidates = [{"name": one.label, "refused": one.refused, **_plain(one.cost)} for one in comparison.candidates]
+        candidates = [
+            {"name": candidate.label, "refused": candidate.refused, **_plain(candidate.cost)}
+            for candidate in comparison.candidates
+        ]
         show_json({"reason": comparison.reason, "candidates": candidates})
     else:
         show("\n".join([*lines, "", comparison.reason]))
-    best = [found for schedule in PipelineSchedule if (found := comparison.best_of(schedule))]
+    best = [candidate for schedule in PipelineSchedule if (candidate := comparison.best_of(schedule))]
     if best:
         best.sort(key=comparison.candidates.index)
-        _write(options, [one.cost.plan for one in best if one.cost], stage_costs)
+        _write(options, [candidate.cost.plan for candidate in best if candidate.cost], stage_costs)
     return 0 if best else WRONG
 
 
@@ -158,7 +165,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     mode = _MODES[options.recompute] if options.recompute else None
     training = not options.inference
     if options.liveness and not options.schedule.endswith("-phases"):
-        raise ValueError("`--liveness` is for `--schedule serial-phases` and `parallel-phases`")
+        raise ValueError("`--liveness` is for `--schedule serial-phases` and `--schedule parallel-phases`")
     stages = _stages(options)
     mapping = list(range(stages)) if options.mapping is None else options.mapping
     if options.stages is not None and options.stages != len(mapping):
@@ -196,13 +203,13 @@ def _stages(options: argparse.Namespace) -> int:
     if options.stages is not None:
         return options.stages
     if options.mapping is None:
-        raise ValueError("neither `--stages` nor `--mapping` is given; say how many stages there are")
+        raise ValueError("neither `--stages` nor `--mapping` is set; set one of them")
     return len(options.mapping)
 
 
 def _micro_batches(options: argparse.Namespace) -> int:
     if options.micro_batches is None:
-        raise ValueError("`--micro-batches` is missing; say how many micro-batches a pass has")
+        raise ValueError("`--micro-batches` is missing; set it to the number of micro-batches for one weight update")
     return options.micro_batches
 
 
@@ -215,9 +222,11 @@ def _costs(options: argparse.Namespace, stages: int) -> list[StageCost]:
         return values if len(values) == stages else values * stages
 
     if options.machine is not None and options.times is None:
-        raise ValueError("`--machine` tells what links and memory take; say what stages take by `--times`, as in 1.5ms")
+        raise ValueError(
+            "`--machine` gives only the times of links and memory; set `--times` of the stages, as in 1.5ms"
+        )
     if options.machine is not None and options.transfer_times is not None:
-        raise ValueError("`--transfer-times` is for plans without `--machine`, which tells what transfers take")
+        raise ValueError("`--transfer-times` is for plans without `--machine`, which gives the times of transfers")
     times = spread("times", [1.0])
     columns = {
         "forward": times,
@@ -232,7 +241,7 @@ def _costs(options: argparse.Namespace, stages: int) -> list[StageCost]:
 
 
 def _time_text(options: argparse.Namespace) -> Callable[[float], str]:
-    """How times are written; without a machine, they have no unit."""
+    """Returns the function that formats times; without `--machine`, times have no unit."""
     return "{:.6g}".format if options.machine is None else format_seconds
 
 
@@ -245,7 +254,9 @@ def _figures(cost: PlanCost, time_text: Callable[[float], str]) -> str:
     lines = [f"time {time_text(cost.time)}, {time_text(cost.time_per_micro_batch)} a micro-batch; {text}"]
     if plan.training or cost.peak_bytes:
         for ipu in cost.ipus:
-            stages = ", ".join(stage_letters(stage, part) for stage, part, at in plan.places() if at == ipu.ipu)
+            stages = ", ".join(
+                stage_letters(stage, part) for stage, part, ipu_of_part in plan.places() if ipu_of_part == ipu.ipu
+            )
             line = f"IPU {ipu.ipu}: stages {stages}; stash {format_bytes(ipu.stash_bytes)}"
             line += f", in all {format_bytes(ipu.on_chip_bytes)}"
             lines.append(line + (f", off the chip {format_bytes(ipu.off_chip_bytes)}" if ipu.off_chip_bytes else ""))
@@ -253,7 +264,7 @@ def _figures(cost: PlanCost, time_text: Callable[[float], str]) -> str:
 
 
 def _plain(cost: PlanCost | None) -> dict[str, object]:
-    """The figures of a plan as JSON has them; of one that cannot be run there are none."""
+    """Returns the figures of a plan for JSON; empty for a plan that is rejected."""
     if cost is None:
         return {}
     figures = {name: value for name, value in vars(cost).items() if name not in ("plan", "ipus")}

@@ -1,4 +1,4 @@
-"""The command `precision`, which shows a saved report of what float16 makes of a model."""
+"""The command `precision`: shows a saved report on the effect of float16 on a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `report`, which shows saved reports of what a machine would make of a program."""
+"""The command `report`: shows saved reports on the predicted time and memory of programs on real IPUs."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from tensorflow_ipu.cli.parsers import add_json, execute, kind_of, make_parser, 
 _EXAMPLES = """\
 examples:
   a.json                        the report as text
-  a.json --html a.html          and as a page for a browser
+  a.json --html a.html          the same, and a page for a browser
 """
-_EXAMPLE_OF_TWO = "  a.json b.json                 what changed from one to the other\n"
+_EXAMPLE_OF_TWO = "  a.json b.json                 the differences between two reports\n"
 
 
 def parser() -> argparse.ArgumentParser:
-    words = "Shows a report that `report.save` wrote, or what changed from one to another."
-    made = report_parser("report", words, _EXAMPLES + _EXAMPLE_OF_TWO)
-    made.add_argument("other", metavar="B.json", type=Path, nargs="?", help="another, to compare the first with")
-    return made
+    description = "Shows a report that `report.save` wrote, or the differences between two reports."
+    command_parser = report_parser("report", description, _EXAMPLES + _EXAMPLE_OF_TWO)
+    command_parser.add_argument(
+        "other", metavar="B.json", type=Path, nargs="?", help="a report to compare with the first"
+    )
+    return command_parser
 
 
 def report_parser(name: str, description: str, examples: str = _EXAMPLES) -> argparse.ArgumentParser:
-    """The parser of a command that shows a report."""
-    made = make_parser(name, description, "0", examples=examples)
-    made.add_argument("report", metavar="A.json", type=Path, help="a report")
-    made.add_argument("--html", metavar="OUT.html", type=Path, help="write a page for a browser")
-    add_json(made)
-    return made
+    """Returns the parser of a command that shows a report."""
+    command_parser = make_parser(name, description, "0", examples=examples)
+    command_parser.add_argument("report", metavar="A.json", type=Path, help="a saved report")
+    command_parser.add_argument("--html", metavar="OUT.html", type=Path, help="write a page for a browser to this file")
+    add_json(command_parser)
+    return command_parser
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def check_page(options: argparse.Namespace) -> None:
-    """Raises an error if the name of the page is none."""
+    """Raises a ValueError if the file of `--html` does not end in `.html`."""
     if options.html is not None and options.html.suffix != ".html":
         raise ValueError(f"`--html {options.html}` must end in `.html`")
 
@@ -49,14 +51,14 @@ _Report = TypeVar("_Report", bound=SavedReport)
 
 
 def load(kind: type[_Report], path: Path, command: str = "report") -> _Report:
-    """Reads a report for a command; of another file, the error says what shows that."""
+    """Loads a report. If the file is of another kind, the error names the program that shows it."""
     try:
         return kind.load(path)
     except ValueError:
-        other = kind_of(path)
-        if not other or f"{program()} {command} " in other:
+        description = kind_of(path)
+        if not description or f"{program()} {command} " in description:
             raise
-        raise ValueError(f"`{path}` {other}") from None
+        raise ValueError(f"`{path}` {description}") from None
 
 
 def _show(options: argparse.Namespace) -> None:
@@ -65,11 +67,11 @@ def _show(options: argparse.Namespace) -> None:
 
     check_page(options)
     loaded = [load(Report, path) for path in (options.report, options.other) if path is not None]
-    after, before = loaded[-1], loaded[0]
+    old, new = loaded[0], loaded[-1]
     if options.json and options.other is None:
-        show_json(after.to_dict())
+        show_json(new.to_dict())
     elif options.json:
-        changes = {"figures": changed_figures(before, after), "operations": changed_operations(before, after)}
+        changes = {"figures": changed_figures(old, new), "operations": changed_operations(old, new)}
         keys = ("name", "before", "after")
         show_json(
             {
@@ -78,8 +80,8 @@ def _show(options: argparse.Namespace) -> None:
             }
         )
     else:
-        show(compare_reports(before, after) if options.other else str(after))
+        show(compare_reports(old, new) if options.other else str(new))
     if options.html is not None:
         from tensorflow_ipu.analysis.pages import report_page
 
-        files.write(options.html, report_page(after, before if options.other else None))
+        files.write(options.html, report_page(new, old if options.other else None))

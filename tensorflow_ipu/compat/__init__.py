@@ -1,4 +1,4 @@
-"""The module names of IPU TensorFlow, for scripts that were written for it."""
+"""Makes the module names of IPU TensorFlow importable for scripts that were written for it."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,10 +8,10 @@ if TYPE_CHECKING:
 __all__ = ["install", "uninstall"]
 
 
-if not TYPE_CHECKING:  # A misspelled name is an error for type checkers.
+if not TYPE_CHECKING:  # Hidden from type checkers, so that they report misspelled names.
 
     def __getattr__(name: str) -> Any:
-        # Scripts are read, and the names listed, without TensorFlow, which takes seconds.
+        # The commands `check` and `list` import this package without TensorFlow, whose import takes seconds.
         if name in __all__:
             from tensorflow_ipu.compat import _script
 

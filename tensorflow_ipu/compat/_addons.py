@@ -1,4 +1,4 @@
-"""What programs for IPUs use of `tensorflow_addons`, a package that no longer installs, over the Keras of the process."""
+"""Replacements for the names of `tensorflow_addons` that programs for IPUs use; that package no longer installs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ _kinds: Any = keras.optimizers.legacy if environment.uses_keras_2() else keras.o
 
 
 class DecoupledWeightDecayExtension:
-    """Before an update, takes the part `weight_decay` from each variable; for a class before one of Keras's optimizers."""
+    """A mixin for optimizers of Keras that multiplies each variable by `1 - weight_decay` before its update.
+
+    `weight_decay` is a number, a schedule of Keras, or a function without arguments. Variables whose names match a
+    regular expression in `exclude_from_weight_decay` do not decay.
+    """
 
     def __init__(
         self,
@@ -26,7 +30,6 @@ class DecoupledWeightDecayExtension:
         exclude_from_weight_decay: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Takes the part, a function or schedule of it, and regular expressions of names that do not decay."""
         super().__init__(*args, **kwargs)
         self._decay = weight_decay
         self._exclude = list(exclude_from_weight_decay or ())
@@ -35,7 +38,7 @@ class DecoupledWeightDecayExtension:
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], *args: Any, decay_var_list: Sequence[Any] | None = None, **kwargs: Any
     ) -> Any:
-        """Updates variables; those in `decay_var_list` decay, or all."""
+        """Applies the gradients. Only the variables of `decay_var_list` decay, or all variables if it is None."""
         self._decaying = None if decay_var_list is None else {name_of(variable) for variable in decay_var_list}
         return super().apply_gradients(grads_and_vars, *args, **kwargs)  # type: ignore[misc]
 
@@ -43,7 +46,7 @@ class DecoupledWeightDecayExtension:
         config = super().get_config()  # type: ignore[misc]
         return {**config, "weight_decay": self._decay, "exclude_from_weight_decay": self._exclude}
 
-    # Keras 2 updates a variable by the first two methods, and Keras 3 by the third one.
+    # Keras 2 updates a variable with the first two methods, and Keras 3 with the third one.
     def _resource_apply_dense(self, grad: Any, var: Any, *args: Any, **kwargs: Any) -> Any:
         with tf.control_dependencies(self._decayed(var)):
             return super()._resource_apply_dense(grad, var, *args, **kwargs)  # type: ignore[misc]
@@ -68,21 +71,21 @@ class DecoupledWeightDecayExtension:
         elif callable(decay):
             decay = decay()
         value = tf.convert_to_tensor(variable)
-        done = variable.assign(value - tf.cast(decay, value.dtype) * value)
-        return [] if done is None else [done]
+        assignment = variable.assign(value - tf.cast(decay, value.dtype) * value)
+        return [] if assignment is None else [assignment]
 
 
 def extend_with_decoupled_weight_decay(base_optimizer: type) -> type:
-    """A class of optimizers whose first argument is `weight_decay`, and which are `base_optimizer` otherwise."""
+    """Returns a subclass of `base_optimizer` with weight decay, whose first argument is `weight_decay`."""
 
     class OptimizerWithDecoupledWeightDecay(DecoupledWeightDecayExtension, base_optimizer):  # type: ignore[misc]
-        """Has its weights decay."""
+        """An optimizer with decoupled weight decay."""
 
     return OptimizerWithDecoupledWeightDecay
 
 
 class AdamW(DecoupledWeightDecayExtension, _kinds.Adam):
-    """Adam whose weights decay."""
+    """Adam with decoupled weight decay."""
 
     def __init__(
         self, weight_decay: float | Callable[..., float], *args: Any, name: str = "AdamW", **kwargs: Any
@@ -91,7 +94,7 @@ class AdamW(DecoupledWeightDecayExtension, _kinds.Adam):
 
 
 class SGDW(DecoupledWeightDecayExtension, _kinds.SGD):
-    """Gradient descent whose weights decay."""
+    """Gradient descent with decoupled weight decay."""
 
     def __init__(
         self, weight_decay: float | Callable[..., float], *args: Any, name: str = "SGDW", **kwargs: Any
@@ -100,7 +103,7 @@ class SGDW(DecoupledWeightDecayExtension, _kinds.SGD):
 
 
 class F1Score(keras.metrics.F1Score):
-    """Keras's, which finds out by itself how many classes there are."""
+    """The F1 score of Keras with the argument `num_classes`, which Keras itself infers from the first batch."""
 
     def __init__(
         self,
@@ -114,8 +117,8 @@ class F1Score(keras.metrics.F1Score):
         self.num_classes = num_classes
 
     def update_state(self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None) -> object:
-        """Counts a batch, of labels and predictions of any type."""
-        y_true, y_pred = (tf.cast(one, self.dtype) for one in (y_true, y_pred))
+        """Adds a batch of labels and predictions of any dtype."""
+        y_true, y_pred = (tf.cast(values, self.dtype) for values in (y_true, y_pred))
         return super().update_state(y_true, y_pred, sample_weight)
 
     def get_config(self) -> dict[str, Any]:
@@ -123,7 +126,7 @@ class F1Score(keras.metrics.F1Score):
 
 
 class MatthewsCorrelationCoefficient(keras.metrics.Metric):
-    """The correlation of labels and predictions, both with an axis of classes."""
+    """The Matthews correlation of labels and predictions, both of shape `(batch, num_classes)`."""
 
     def __init__(self, num_classes: int, name: str = "MatthewsCorrelationCoefficient", dtype: Any = None) -> None:
         super().__init__(name=name, dtype=dtype)
@@ -131,21 +134,21 @@ class MatthewsCorrelationCoefficient(keras.metrics.Metric):
         self.matrix = self.add_weight(name="conf_mtx", shape=(num_classes, num_classes), initializer="zeros")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Counts the classes of a batch."""
+        """Adds a batch to the confusion matrix."""
         del sample_weight
         true, predicted = (
-            tf.one_hot(tf.argmax(one, 1), self.num_classes, dtype=tf.float32) for one in (y_true, y_pred)
+            tf.one_hot(tf.argmax(scores, 1), self.num_classes, dtype=tf.float32) for scores in (y_true, y_pred)
         )
         self.matrix.assign(tf.convert_to_tensor(self.matrix) + tf.matmul(true, predicted, transpose_a=True))
 
     def result(self) -> tf.Tensor:
-        """The coefficient; 0 where it has no value."""
+        """Returns the coefficient, or 0 if its denominator is 0."""
         matrix = tf.convert_to_tensor(self.matrix)
         true, predicted = tf.reduce_sum(matrix, 1), tf.reduce_sum(matrix, 0)
-        total, right = tf.reduce_sum(matrix), tf.linalg.trace(matrix)
-        above = right * total - tf.tensordot(true, predicted, 1)
-        below = tf.sqrt((total**2 - tf.reduce_sum(predicted**2)) * (total**2 - tf.reduce_sum(true**2)))
-        return tf.math.divide_no_nan(above, below)
+        total, correct = tf.reduce_sum(matrix), tf.linalg.trace(matrix)
+        numerator = correct * total - tf.tensordot(true, predicted, 1)
+        denominator = tf.sqrt((total**2 - tf.reduce_sum(predicted**2)) * (total**2 - tf.reduce_sum(true**2)))
+        return tf.math.divide_no_nan(numerator, denominator)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_classes": self.num_classes}
@@ -159,14 +162,14 @@ class InstanceNormalization(keras.layers.GroupNormalization):
 
 
 class WeightNormalization(keras.layers.Wrapper):
-    """Trains the direction and the length of a layer's kernel apart: for each output, `kernel = g * v / |v|`.
+    """Trains the length `g` and the direction `v` of a layer's kernel separately: `g * v / |v|` for each output.
 
-    The first call sets `g`. With `data_init`, it also sets the bias, so that the batch has outputs around 0 of variance 1
-    where `|v|` is 1; else `g` is `|v|`. Of a recurrent layer, the recurrent kernel is meant.
+    The first call initializes `g`. With `data_init`, it sets `g` and the bias so that the outputs for its batch have
+    mean 0 and variance 1, if `|v|` is 1. Without `data_init`, it sets `g` to `|v|`. A recurrent layer is normalized in
+    its recurrent kernel.
     """
 
     def __init__(self, layer: tf.keras.layers.Layer, data_init: bool = True, **kwargs: Any) -> None:
-        """Takes the layer, and whether the first batch sets `g` and the bias."""
         super().__init__(layer, **kwargs)
         self.data_init = data_init
         self._is_recurrent = isinstance(layer, keras.layers.RNN)
@@ -181,11 +184,11 @@ class WeightNormalization(keras.layers.Wrapper):
 
     @property
     def v(self) -> tf.Variable:
-        """The variable with the direction: the layer's own kernel."""
+        """The variable that holds the direction, which is the layer's own kernel."""
         return getattr(self._holder, self._kernel_name)
 
     def build(self, input_shape: ShapeLike) -> None:
-        """Builds the layer, and makes `g`."""
+        """Builds the layer and creates `g`."""
         super().build(input_shape)
         if not hasattr(self._holder, self._kernel_name):
             raise ValueError(f"`WeightNormalization` needs a layer with a `kernel`, but `layer` is `{self.layer!r}`")
@@ -198,14 +201,14 @@ class WeightNormalization(keras.layers.Wrapper):
         """Calls the layer with the normalized kernel."""
         if self.data_init and tf.distribute.get_strategy().num_replicas_in_sync > 1:
             raise ValueError(
-                "`WeightNormalization(data_init=True)` sets weights by the first batch, of which each replica has another;"
-                " set `data_init=False`"
+                "`WeightNormalization(data_init=True)` initializes weights from the first batch, which differs between"
+                " replicas; set `data_init=False`"
             )
         bias = getattr(self.layer, "bias", None) if self.data_init else None
         variables = [self.g] if bias is None else [self.g, bias]
         values = tf.cond(
             tf.convert_to_tensor(self._initialized),
-            lambda: [tf.identity(one) for one in variables],
+            lambda: [tf.identity(variable) for variable in variables],
             lambda: self._initial(inputs, len(variables)),
         )
         for variable, value in zip(variables, values, strict=True):
@@ -214,7 +217,7 @@ class WeightNormalization(keras.layers.Wrapper):
         return self._call_with(inputs, self._normalized())
 
     def remove(self) -> tf.keras.layers.Layer:
-        """Writes the normalized kernel into the layer, and returns the layer."""
+        """Assigns the normalized kernel to the kernel of the layer, and returns the layer."""
         self.v.assign(self._normalized())
         return self.layer
 
@@ -226,7 +229,7 @@ class WeightNormalization(keras.layers.Wrapper):
         return tf.nn.l2_normalize(v, axis=list(range(v.shape.rank - 1))) * self.g
 
     def _initial(self, inputs: tf.Tensor, count: int) -> list[tf.Tensor]:
-        """Computes `g`, and the bias where `count` is 2, from the kernel or from a batch."""
+        """Returns the initial values of `g` and, if `count` is 2, of the bias."""
         v, depth = tf.convert_to_tensor(self.v), self.v.shape[-1] or 1
         if not self.data_init:
             return [tf.norm(tf.reshape(v, [-1, depth]), axis=0)]
@@ -240,11 +243,11 @@ class WeightNormalization(keras.layers.Wrapper):
                 self.layer.activation = activation
         mean, variance = tf.nn.moments(outputs, list(range(outputs.shape.rank - 1)))
         scale = tf.math.rsqrt(variance + 1e-10)
-        # The gates of a recurrent layer share a kernel.
+        # A recurrent kernel has columns for each gate; the gates of a unit share the scale of its output.
         return [self.g * tf.tile(scale, [depth // (outputs.shape[-1] or 1)]), -mean * scale][:count]
 
     def _call_with(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        """Calls the layer with a tensor in place of its kernel."""
+        """Calls the layer with the tensor `kernel` in place of the variable."""
         if environment.uses_keras_2():
             attributes = vars(self._holder)
             variable = attributes[self._kernel_name]
@@ -253,20 +256,22 @@ class WeightNormalization(keras.layers.Wrapper):
                 return self.layer(inputs)
             finally:
                 attributes[self._kernel_name] = variable
-        v, others = self.v, self.layer.non_trainable_variables
-        values = ([kernel if one is v else one for one in ones] for ones in (self.layer.trainable_variables, others))
+        v, non_trainable = self.v, self.layer.non_trainable_variables
+        values = (
+            [kernel if variable is v else variable for variable in variables]
+            for variables in (self.layer.trainable_variables, non_trainable)
+        )
         outputs, updated = self.layer.stateless_call(*values, inputs)
-        for variable, value in zip(others, updated, strict=True):
+        for variable, value in zip(non_trainable, updated, strict=True):
             if variable is not v:
                 variable.assign(value)
         return outputs
 
 
 class GELU(keras.layers.Layer):
-    """`gelu` as a layer."""
+    """`gelu` as a layer. If `approximate`, it is approximated with `tanh`."""
 
     def __init__(self, approximate: bool = True, **kwargs: Any) -> None:
-        """Takes whether to use the approximation by `tanh`."""
         super().__init__(**kwargs)
         self.approximate = approximate
 
@@ -278,21 +283,21 @@ class GELU(keras.layers.Layer):
 
 
 def gelu(x: tf.Tensor, approximate: bool = True) -> tf.Tensor:
-    """`tf.nn.gelu`, with the approximation by default."""
+    """Returns `tf.nn.gelu(x)`, which is approximated by default."""
     return tf.nn.gelu(x, approximate)
 
 
 def sigmoid_focal_crossentropy(
     y_true: tf.Tensor, y_pred: tf.Tensor, alpha: float = 0.25, gamma: float = 2.0, from_logits: bool = False
 ) -> tf.Tensor:
-    """Cross-entropy in which examples that are predicted well count less, summed over the last axis."""
+    """Returns the focal loss: the cross-entropy with small weights for well-predicted examples, over the last axis."""
     predicted = tf.convert_to_tensor(y_pred)
     true = tf.cast(y_true, predicted.dtype)
     entropy = keras.backend.binary_crossentropy(true, predicted, from_logits=from_logits)
-    likely = tf.sigmoid(predicted) if from_logits else predicted
-    right = true * likely + (1 - true) * (1 - likely)
+    positive = tf.sigmoid(predicted) if from_logits else predicted
+    probability = true * positive + (1 - true) * (1 - positive)
     weight = true * alpha + (1 - true) * (1 - alpha) if alpha else 1.0
-    return tf.reduce_sum(weight * (1 - right) ** gamma * entropy, axis=-1)
+    return tf.reduce_sum(weight * (1 - probability) ** gamma * entropy, axis=-1)
 
 
 class SigmoidFocalCrossEntropy(keras.losses.Loss):

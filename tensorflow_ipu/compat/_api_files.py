@@ -1,4 +1,4 @@
-"""Reads the names of installed packages from files that are not imported."""
+"""Reads the names of installed packages from their source files, without importing them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Api:
-    """The public names below folders of a package; of a name in several folders, the first counts."""
+    """The names of a package. A module may have files in several `folders`; it has the names of all these files."""
 
     package: str
     folders: tuple[str, ...]
@@ -26,25 +26,28 @@ class Api:
 
     @property
     def is_installed(self) -> bool:
-        """Returns True if there is the package."""
+        """True if the package is installed."""
         return bool(self._roots)
 
     def is_module(self, path: str) -> bool:
-        """Returns True if there is a module of this dotted path below the package."""
+        """Returns True if the package has a module with this dotted path."""
         return bool(_files(self._roots, path))
 
     def names(self, path: str) -> set[str]:
-        """Returns the names of a module."""
+        """Returns the names of the module with this dotted path."""
         return _names(_files(self._roots, path))
 
     def has(self, path: str) -> bool:
-        """Returns True if a dotted path leads to a module, a name, or something below a name, which is not followed."""
-        above = ""
-        for word in path.split("."):
-            here = f"{above}.{word}".removeprefix(".")
-            if not self.is_module(here):
-                return word in self.names(above)
-            above = here
+        """Returns True if a dotted path is a module, a name of a module, or anything below such a name.
+
+        What is below a name is not checked: `layers.Dense.no_such` -> True.
+        """
+        parent = ""
+        for part in path.split("."):
+            child = f"{parent}.{part}".removeprefix(".")
+            if not self.is_module(child):
+                return part in self.names(parent)
+            parent = child
         return True
 
 
@@ -67,7 +70,7 @@ def _names(files: tuple[Path, ...]) -> set[str]:
 
 
 def _bound(tree: ast.Module) -> Iterator[str]:
-    """Yields what a module binds, in functions too, and what it sets as attributes of itself."""
+    """Yields the names that a module binds, also inside functions, and the attributes that it assigns."""
     for node in ast.walk(tree):
         match node:
             case ast.ImportFrom():

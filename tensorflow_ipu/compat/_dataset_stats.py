@@ -1,4 +1,4 @@
-"""The statistics of datasets of TensorFlow up to 2.5, over the kernels that TensorFlow still has for them."""
+"""The dataset statistics of TensorFlow up to 2.5, implemented with the kernels that TensorFlow still has for them."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _ATTRIBUTE = "_ipu_stats"
 
 
 class StatsAggregator:
-    """Collects what the datasets record whose options name it."""
+    """Collects the statistics of the datasets whose options name it."""
 
     def __init__(self) -> None:
         self._resource = tf.raw_ops.StatsAggregatorHandle()
 
     def get_summary(self) -> tf.Tensor:
-        """Returns what was recorded so far, as a string tensor that holds a `tf.compat.v1.Summary`."""
+        """Returns the statistics so far as a string tensor that holds a serialized `tf.compat.v1.Summary`."""
         return tf.raw_ops.StatsAggregatorSummary(iterator=self._resource)
 
 
 @dataclass(eq=False)
 class StatsOptions:
-    """The options for statistics of a dataset; `tf.data.Options().experimental_stats` holds one."""
+    """The statistics options of a dataset, as in `tf.data.Options().experimental_stats`."""
 
     aggregator: StatsAggregator | None = None
-    prefix: str = ""  # Of the tags.
+    prefix: str = ""  # All tags begin with it.
     counter_prefix: str = ""
-    latency_all_edges: bool = False  # Of the whole dataset alone.
+    latency_all_edges: bool = False  # Records the latency of the whole dataset only, not of each edge.
 
 
 class _RecordingDataset(tf.data.Dataset):
-    """A dataset with the elements of another, of which an operation records something."""
+    """A dataset that yields the elements of another one, created by an operation that records statistics of them."""
 
     def __init__(self, dataset: tf.data.Dataset, operation: Callable[..., tf.Tensor], **arguments: object) -> None:
         self._input = dataset
@@ -48,7 +48,7 @@ class _RecordingDataset(tf.data.Dataset):
             output_shapes=[spec.shape if isinstance(spec, tf.TensorSpec) else None for spec in specs],
             **arguments,
         )
-        super().__init__(variant)  # pyright: ignore[reportCallIssue]  # Its stub has none.
+        super().__init__(variant)  # pyright: ignore[reportCallIssue]  # The stub of `Dataset` has no `__init__`.
 
     def _inputs(self) -> list[tf.data.Dataset]:
         return [self._input]
@@ -69,7 +69,7 @@ def bytes_produced_stats(tag: str) -> Callable[[tf.data.Dataset], tf.data.Datase
 
 
 def bridge(changes: Changes) -> None:
-    """Makes `tf.data.Options` take `experimental_stats`, and datasets follow it; undone with `changes`."""
+    """Adds `experimental_stats` to `tf.data.Options` and makes datasets apply it. Undoing `changes` reverts both."""
     changes.put(tf.data.Options, "experimental_stats", property(_stats_of, _set_stats))
     changes.put(tf.data.Dataset, "with_options", _with_options(tf.data.Dataset.with_options))
 
@@ -83,7 +83,7 @@ def _stats_of(options: tf.data.Options) -> StatsOptions:
 
 
 def _set_stats(options: tf.data.Options, stats: StatsOptions) -> None:
-    object.__setattr__(options, _ATTRIBUTE, stats)  # Options refuse what they do not know.
+    object.__setattr__(options, _ATTRIBUTE, stats)  # `Options.__setattr__` rejects names that it does not declare.
 
 
 def _with_options(original: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:

@@ -1,4 +1,4 @@
-"""The names of `horovod.tensorflow` that scripts for IPUs use, over `tensorflow_ipu.distributed`."""
+"""The names of `horovod.tensorflow` that scripts for IPUs use, implemented with `tensorflow_ipu.distributed`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensorflow_ipu.compat import _popdist
 from tensorflow_ipu.distributed import host_collectives
 from tensorflow_ipu.hosts.mpi import Communicator
 
-# Kinds of reductions, with Horovod's own numbers.
+# The types of reductions, with the same values as in Horovod.
 Average = 0
 Sum = 1
 
@@ -26,7 +26,7 @@ local_rank = _popdist.getLocalInstanceIndex
 
 
 def init(comm: Communicator | None = None) -> None:
-    """Joins all instances, once, if there are several; with `comm`, those of a communicator of mpi4py."""
+    """Connects all instances if there are several, or the instances of the mpi4py communicator `comm`."""
     if comm is None:
         _popdist.init()
     else:
@@ -34,9 +34,9 @@ def init(comm: Communicator | None = None) -> None:
 
 
 def local_size() -> int:
-    """Returns the number of instances of this one's host."""
-    own = host_collectives.own_identity()
-    return own.local_workers or host_collectives.own_identity(hosts.join()).local_workers or 1
+    """Returns the number of instances on this host."""
+    identity = host_collectives.own_identity()
+    return identity.local_workers or host_collectives.own_identity(hosts.join()).local_workers or 1
 
 
 def is_homogeneous() -> bool:
@@ -45,7 +45,7 @@ def is_homogeneous() -> bool:
 
 
 def mpi_enabled() -> bool:
-    """Returns True if instances communicate by MPI, as several do."""
+    """Returns True if the instances communicate by MPI, which is so if there are several."""
     return size() > 1
 
 
@@ -60,12 +60,12 @@ def allreduce(
     postscale_factor: float = 1.0,
     name: str | None = None,
 ) -> Any:
-    """Reduces a tensor over all instances; their mean by default."""
+    """Returns the mean of a tensor over all instances, or the sum if `op` is `Sum` or `average` is False."""
     del device_dense, device_sparse
     if compression is not None:
-        raise ValueError(f"`compression` must be None, but is {compression!r}: tensors are exchanged as they are")
+        raise ValueError(f"`compression` must be None, but is {compression!r}: tensors are never compressed")
     if average is not None and op is not None:
-        raise ValueError(f"`average={average!r}` and `op={op!r}` say the same thing: give `op` alone")
+        raise ValueError(f"`average` and `op` must not both be set, but are {average!r} and {op!r}; pass only `op`")
     if op is None:
         op = Sum if average is False else Average
     if op not in (Average, Sum):
@@ -76,8 +76,8 @@ def allreduce(
         if op == Average:
             values /= tf.cast(len(host_collectives.participants()), values.dtype)
         return tf.IndexedSlices(_scaled(values, postscale_factor), indices, dense_shape=tensor.dense_shape)
-    done = distributed.allreduce(_scaled(tensor, prescale_factor), "MEAN" if op == Average else "SUM", name)
-    return _scaled(done, postscale_factor)
+    reduced = distributed.allreduce(_scaled(tensor, prescale_factor), "MEAN" if op == Average else "SUM", name)
+    return _scaled(reduced, postscale_factor)
 
 
 def allgather(tensor: TensorLike, name: str | None = None) -> tf.Tensor:
@@ -86,22 +86,22 @@ def allgather(tensor: TensorLike, name: str | None = None) -> tf.Tensor:
 
 
 def broadcast(tensor: TensorLike, root_rank: int = 0, name: str | None = None) -> tf.Tensor:
-    """Returns the tensor of one instance on all of them."""
+    """Returns the tensor of the instance `root_rank` on all instances."""
     return distributed.broadcast(tensor, root_rank, name)
 
 
 def broadcast_variables(variables: Iterable[tf.Variable], root_rank: int = 0) -> tf.Operation | None:
-    """Assigns variables the values that they have on one instance."""
-    done: list[Any] = []
+    """Assigns to each variable the value that it has on the instance `root_rank`."""
+    assignments: list[Any] = []
     for index, variable in enumerate(variables):
-        # One after the other, in a session too.
-        with tf.control_dependencies([] if tf.executing_eagerly() else done[-1:]):
-            done.append(variable.assign(broadcast(variable, root_rank, f"broadcast_variables_{index}")))
-    return None if tf.executing_eagerly() else tf.group(*done)
+        # In a session too, all instances must run the broadcasts in the same order.
+        with tf.control_dependencies([] if tf.executing_eagerly() else assignments[-1:]):
+            assignments.append(variable.assign(broadcast(variable, root_rank, f"broadcast_variables_{index}")))
+    return None if tf.executing_eagerly() else tf.group(*assignments)
 
 
 def broadcast_global_variables(root_rank: int = 0) -> tf.Operation | None:
-    """Assigns all variables of a graph of TensorFlow 1 the values that they have on one instance."""
+    """Assigns to all variables of a TensorFlow 1 graph the values that they have on the instance `root_rank`."""
     if tf.executing_eagerly():
         raise RuntimeError(
             "`broadcast_global_variables` is for graphs of TensorFlow 1; call `broadcast_variables(variables)`"

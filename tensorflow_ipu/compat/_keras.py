@@ -1,4 +1,4 @@
-"""Forms of calls of Keras that scripts use and Keras no longer takes."""
+"""Makes Keras accept calls that older scripts contain and current releases reject."""
 
 from __future__ import annotations
 
@@ -35,49 +35,49 @@ _ACCUMULATING = (
 
 
 def for_keras(optimizer: object) -> Any:
-    """The Keras optimizer for a model that is compiled with `optimizer`."""
+    """Returns the optimizer of Keras that replaces `optimizer` in a call of `compile`; it may be `optimizer` itself."""
     if isinstance(optimizer, old_keras.Optimizer) and not environment.uses_keras_2():
         raise ValueError(
-            f"`compile` takes optimizers of Keras 3, and `{type(optimizer).__name__}` is one of"
-            " `tensorflow.python.keras`; make it from `keras.optimizers`"
+            f"`compile` requires an optimizer of Keras 3, but `{type(optimizer).__name__}` is one of"
+            " `tensorflow.python.keras`; create it from `keras.optimizers`"
         )
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return optimizer
     if environment.uses_keras_2() and not isinstance(optimizer, (*_ACCUMULATING, optimizers.CrossReplicaOptimizer)):
-        return optimizer  # Which takes it as it is.
-    equal = _EQUALS.get(type(optimizer))
-    if equal is None:
+        return optimizer  # Keras 2 accepts it.
+    equivalent = _EQUIVALENTS.get(type(optimizer))
+    if equivalent is None:
         raise ValueError(f"Keras has no optimizer like `{type(optimizer).__name__}`{_remedy(optimizer)}")
-    kind, names = equal
+    kind, names = equivalent
     settings: dict[str, Any] = {new: _hyperparameter(optimizer, old) for new, old in names.items()}
     if kind is keras.optimizers.Adagrad:
-        settings["epsilon"] = 0.0  # TensorFlow 1 adds nothing to what it takes the root of.
-    made: Any = kind(**settings)
+        settings["epsilon"] = 0.0  # TensorFlow 1 adds no epsilon under the root.
+    converted: Any = kind(**settings)
     if kind is keras.optimizers.RMSprop:
-        # TensorFlow 1 starts the mean of squares at 1. No class of its own: plain Keras reads the model's file.
-        add = made.add_optimizer_variables
-        made.add_optimizer_variables = lambda variables, name, initializer="zeros": add(
+        # TensorFlow 1 initializes the mean of squares with 1. Plain Keras could not load a saved model with a subclass.
+        add = converted.add_optimizer_variables
+        converted.add_optimizer_variables = lambda variables, name, initializer="zeros": add(
             variables, name, initializer="ones" if name == "velocity" else initializer
         )
-    return made
+    return converted
 
 
 def _remedy(optimizer: object) -> str:
     if isinstance(optimizer, _ACCUMULATING):
-        return "; call `model.set_gradient_accumulation_options(...)` and give `compile` the optimizer inside"
+        return "; call `model.set_gradient_accumulation_options(...)`, and pass the wrapped optimizer to `compile`"
     if isinstance(optimizer, optimizers.CrossReplicaOptimizer):
-        return "; give `compile` the optimizer inside, whose gradients are summed over the replicas"
-    names = ", ".join(f"`{kind.__name__}`" for kind in _EQUALS)
+        return "; pass the wrapped optimizer to `compile`; its gradients are summed over the replicas"
+    names = ", ".join(f"`{kind.__name__}`" for kind in _EQUIVALENTS)
     return (
-        f": of TensorFlow 1's, {names} have an equal; choose one from `keras.optimizers`, or write the training loop under"
-        " `IPUStrategy`"
+        f": of TensorFlow 1, only {names} have an equivalent; use an optimizer of `keras.optimizers`, or write the"
+        " training loop under `IPUStrategy`"
     )
 
 
-# By kind: the class in Keras, and the hyperparameters by their names there, with `=` before another name in TensorFlow 1.
-_EQUALS: dict[type, tuple[Any, dict[str, str]]] = {
-    kind: (equal, {new: old or new for new, _, old in (pair.partition("=") for pair in pairs.split())})
-    for kind, equal, pairs in (
+# For each optimizer of TensorFlow 1: its class in Keras, and its hyperparameters as `name` or `keras=tensorflow_1`.
+_EQUIVALENTS: dict[type, tuple[Any, dict[str, str]]] = {
+    kind: (equivalent, {new: old or new for new, _, old in (pair.partition("=") for pair in pairs.split())})
+    for kind, equivalent, pairs in (
         (_train.AdadeltaOptimizer, keras.optimizers.Adadelta, "learning_rate=lr rho epsilon"),
         (_train.AdagradOptimizer, keras.optimizers.Adagrad, "learning_rate initial_accumulator_value"),
         (_train.AdamOptimizer, keras.optimizers.Adam, "learning_rate=lr beta_1=beta1 beta_2=beta2 epsilon"),
@@ -95,36 +95,36 @@ _EQUALS: dict[type, tuple[Any, dict[str, str]]] = {
 
 
 def _hyperparameter(optimizer: tf.compat.v1.train.Optimizer, name: str) -> float | bool:
-    """A hyperparameter of TensorFlow 1, which has to be known now."""
-    kept = setting(optimizer, name)
-    if isinstance(kept, bool):
-        return kept
-    changes = callable(kept) or isinstance(kept, (tf.Variable, getattr(keras, "Variable", tf.Variable)))
-    value = None if changes else tf.get_static_value(kept)
+    """Returns a hyperparameter of an optimizer of TensorFlow 1; raises ValueError if it is not constant."""
+    stored = setting(optimizer, name)
+    if isinstance(stored, bool):
+        return stored
+    is_dynamic = callable(stored) or isinstance(stored, (tf.Variable, getattr(keras, "Variable", tf.Variable)))
+    value = None if is_dynamic else tf.get_static_value(stored)
     if value is None:
         raise ValueError(
-            f"the `{'learning_rate' if name == 'lr' else name}` of `{type(optimizer).__name__}` is `{kept!r}`, which Keras"
-            " cannot follow from step to step; give a number, or make a `keras.optimizers` optimizer with a schedule of"
-            " `keras.optimizers.schedules`"
+            f"the `{'learning_rate' if name == 'lr' else name}` of `{type(optimizer).__name__}` is `{stored!r}`, which"
+            " Keras cannot evaluate in each step; pass a number, or create a `keras.optimizers` optimizer with a"
+            " schedule of `keras.optimizers.schedules`"
         )
     return float(value)
 
 
-# The modules of Keras in which `tf.keras` has kept more of the old names than `keras`, such as `metrics.MSE`.
-_FULLER = ("backend", "layers", "losses", "metrics", "preprocessing")
+# Modules in which `tf.keras` still has old names that `keras` lacks, such as `metrics.MSE`.
+_WITH_OLD_NAMES = ("backend", "layers", "losses", "metrics", "preprocessing")
 
 
 def bridge(changes: Changes) -> None:
-    """Changes Keras for such scripts; each change is undone with `changes`."""
+    """Changes Keras so that it accepts old calls; undoing `changes` restores it."""
     changes.apply(patches.OLD_COMPILE, _compile)
     if environment.uses_keras_2():
         _keras_2.bridge(changes)
         return
     _place_old_modules(changes)
-    for name in _FULLER:
-        fuller, holder = (importlib.import_module(f"{keras_name}.{name}") for keras_name in (TF_KERAS, "keras"))
-        for lost in vars(fuller).keys() - vars(holder).keys():
-            changes.put(holder, lost, vars(fuller)[lost])
+    for name in _WITH_OLD_NAMES:
+        source, holder = (importlib.import_module(f"{keras_name}.{name}") for keras_name in (TF_KERAS, "keras"))
+        for lost in vars(source).keys() - vars(holder).keys():
+            changes.put(holder, lost, vars(source)[lost])
     changes.apply(patches.OLD_OPTIMIZERS, _optimizer_init)
     changes.apply(patches.OLD_APPLY_GRADIENTS, _apply_gradients)
     changes.apply(patches.OLD_INPUTS, _input_layer_init)
@@ -141,14 +141,14 @@ def _place_old_modules(changes: Changes) -> None:
         parent, _, name = root.rpartition(".")
         below = parent.removeprefix("keras")
         importlib.import_module(f"{TF_KERAS}{below}")
-        # Those of TensorFlow's spellings are there if it made them before the installation.
+        # The modules of `SPELLINGS` exist only if TensorFlow created them before the installation.
         modules = (sys.modules.get(f"{keras_name}{below}") for keras_name in ("keras", TF_KERAS, *SPELLINGS))
         for holder in filter(None, modules):
             changes.put(holder, name, old)
 
 
 def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Takes a tensor as `steps_per_execution`, and an optimizer of TensorFlow 1."""
+    """Returns a `compile` that also accepts an optimizer of TensorFlow 1 and a tensor as `steps_per_execution`."""
 
     @functools.wraps(original)
     def compile(self: tf.keras.Model, *args: Any, **kwargs: Any) -> Any:  # noqa: A001
@@ -164,22 +164,22 @@ def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _optimizer_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Takes `lr` for `learning_rate`, and any number: of NumPy, an integer, a tensor whose value is known."""
+    """Returns an `__init__` that accepts `lr` for `learning_rate`, and integers, NumPy numbers and constant tensors."""
 
     @functools.wraps(original)
     def init(self: object, *args: Any, **kwargs: Any) -> None:
         if "lr" in kwargs:
-            # By now an optimizer has put its default learning rate beside it, as an argument by name.
+            # The subclass has already passed its default `learning_rate` as a keyword, which `lr` replaces.
             kwargs["learning_rate"] = kwargs.pop("lr")
-        rate = given = kwargs.get("learning_rate")
-        if tf.is_tensor(given) and not isinstance(given, tf.Variable):
-            rate = tf.get_static_value(given)
+        rate = argument = kwargs.get("learning_rate")
+        if tf.is_tensor(argument) and not isinstance(argument, tf.Variable):
+            rate = tf.get_static_value(argument)
         if (
             isinstance(rate, (int, np.number, np.ndarray))
             and not isinstance(rate, (bool, float))
             and np.ndim(rate) == 0
         ):
-            _lost_names.note(f"a learning rate of the type `{type(given).__name__}`", "one of Python")
+            _lost_names.note(f"a learning rate of type `{type(argument).__name__}`", "a Python float")
             kwargs["learning_rate"] = float(rate)
         original(self, *args, **kwargs)
 
@@ -187,7 +187,7 @@ def _optimizer_init(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _apply_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Takes a `name` and `experimental_aggregate_gradients`, without effect in Keras 3."""
+    """Returns an `apply_gradients` that ignores `name` and `experimental_aggregate_gradients` of Keras 2."""
 
     @functools.wraps(original)
     def apply_gradients(
@@ -203,7 +203,7 @@ def _apply_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _input_layer_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Takes `Input(shape=80)`, as written `shape=(80)`, for `Input(shape=(80,))`."""
+    """Returns an `__init__` that accepts an integer as `shape`; scripts write `Input(shape=(80))` for `(80,)`."""
 
     @functools.wraps(original)
     def init(self: object, shape: Shape | int | None = None, *args: Any, **kwargs: Any) -> None:
@@ -211,16 +211,16 @@ def _input_layer_init(original: Callable[..., Any]) -> Callable[..., Any]:
             shape = (shape,)
         original(self, shape, *args, **kwargs)
 
-    # Keras reads the signature of a layer in two ways, one of which follows a wrapper.
+    # Keras inspects the signature in two ways, and only one follows `__wrapped__`. Without it, both see the same.
     del init.__wrapped__
     return init
 
 
 def bridge_tensorflow(changes: Changes) -> None:
-    """Changes TensorFlow for such scripts; each change is undone with `changes`."""
-    # Variables on devices derived from `VariableV1` once, and had its methods.
+    """Changes TensorFlow so that it accepts old calls; undoing `changes` restores it."""
+    # Resource variables were once derived from `VariableV1`, and had its methods.
     old: Any = tf.compat.v1.Variable
     changes.put(variables.ResourceVariable, "initialized_value", vars(old)["initialized_value"])
     changes.apply(patches.OLD_LOSS_SCALING, supporting_loss_scaling)
-    # With weights of float16, outside of programs too.
+    # Batch normalization accepts float16 weights outside of programs too.
     changes.apply(patches.FUSED_BATCH_NORMS, in_programs)

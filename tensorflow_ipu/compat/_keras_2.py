@@ -1,4 +1,4 @@
-"""Keras 2 by all names that it had in 2021; stands on the modules below `tf_keras.src`, which have these names."""
+"""Provides Keras 2 with all names that it had in 2021. Uses the private modules below `tf_keras.src`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KERAS = "tf_keras"
 _SOURCE = f"{_KERAS}.src"
 _V1, _V2 = f"{_KERAS}.api._v1.keras", f"{_KERAS}.api._v2.keras"
 
-# By what names Keras is imported, and what it is then, as TensorFlow has it.
+# The names by which scripts import Keras, and the modules of `tf_keras` that TensorFlow provides for them.
 _NAMES: dict[str, str] = {
     "keras": _KERAS,
     "tensorflow.compat.v1.keras": _V1,
@@ -30,9 +30,9 @@ _NAMES: dict[str, str] = {
     f"{_TF}.keras": _KERAS,
 }
 
-# Modules that were moved or split, and which have their names now, with all modules below these.
+# Modules that were moved or split: for each path of 2021, the modules that have its names now, separated by spaces.
 _MOVED = _names.pairs("moved in Keras 2")
-# Names that Keras has under others since.
+# Names that were renamed since 2021: for each module, from the old to the new name.
 _RENAMED = {
     module: dict(pair.split("=") for pair in pairs.split())
     for module, pairs in _names.pairs("renamed in Keras 2").items()
@@ -40,20 +40,23 @@ _RENAMED = {
 
 
 def is_name(fullname: str) -> bool:
-    """Whether Keras 2 says if there is a module of this full name; of those of `keras.ipu` it does not."""
-    return _placed(fullname) is not None and not fullname.startswith("keras.ipu")
+    """Returns True if `fullname` is a name of Keras, but not of `keras.ipu`, which the tables describe."""
+    return _locate(fullname) is not None and not fullname.startswith("keras.ipu")
 
 
 def spec(fullname: str) -> ModuleSpec | None:
-    """The spec of a module of Keras by any of its names, or None."""
-    found = _placed(fullname)
-    if found is None or not _exists(*found):
+    """Returns the spec of a module of Keras by any of its names, or None if it does not exist."""
+    location = _locate(fullname)
+    if location is None or not _exists(*location):
         return None
     return ModuleSpec(fullname, _Loader(), is_package=True)
 
 
-def _placed(fullname: str) -> tuple[str, str] | None:
-    """The root of a name of Keras and the path below it, or None."""
+def _locate(fullname: str) -> tuple[str, str] | None:
+    """Returns the root of a name of Keras and the path below it, or None for other names.
+
+    Example: `keras.layers.core` -> `("tf_keras", "layers.core")`.
+    """
     for name, root in _NAMES.items():
         if fullname == name or fullname.startswith(f"{name}."):
             return root, fullname[len(name) + 1 :]
@@ -66,31 +69,35 @@ def _exists(root: str, path: str) -> bool:
 
 @functools.cache
 def _sources(path: str) -> tuple[str, ...]:
-    """The modules that have the names of an old module."""
-    words = path.split(".")
-    for end in range(len(words), 0, -1):
-        moved = _MOVED.get(".".join(words[:end]))
+    """Returns the modules of today that have the names of an old module.
+
+    The longest prefix of `path` in `_MOVED` applies: since `optimizer_v2 = optimizers.legacy`, the names of
+    `optimizer_v2.adam` are in `tf_keras.src.optimizers.legacy.adam`.
+    """
+    parts = path.split(".")
+    for end in range(len(parts), 0, -1):
+        moved = _MOVED.get(".".join(parts[:end]))
         if moved is not None:
-            found = [".".join([_SOURCE, one, *words[end:]]) for one in moved.split()]
+            candidates = [".".join([_SOURCE, target, *parts[end:]]) for target in moved.split()]
             break
     else:
-        found = [f"{_SOURCE}.{path}"]
-    return tuple(filter(_has, found))
+        candidates = [f"{_SOURCE}.{path}"]
+    return tuple(filter(_has, candidates))
 
 
 def _has(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # Nor is there the module above.
+    except ModuleNotFoundError:  # Its parent does not exist either.
         return False
 
 
 class _Loader(Loader):
-    """Hands out a module of Keras under another name."""
+    """Returns a module of Keras for an import by another name."""
 
     def exec_module(self, module: ModuleType) -> None:
-        root, path = _placed(module.__name__) or ("", "")
-        # The import system takes what stands there in the end.
+        root, path = _locate(module.__name__) or ("", "")
+        # The import system returns the entry of `sys.modules`.
         sys.modules[module.__name__] = _module(root, path)
 
 
@@ -112,24 +119,26 @@ def _is_plain(sources: Sequence[str]) -> bool:
 
 @functools.cache
 def _gathered(path: str) -> ModuleType:
-    """A module with the names of several."""
-    made = ModuleType(f"keras.{path}", f"`keras.{path}` of 2021, whose names are in other modules of Keras 2 now.")
-    made.__dict__.update(__path__=[], __getattr__=_finding(path, made.__name__), __dir__=lambda: sorted(_all_in(path)))
-    return made
+    """Returns a module that has the names of several modules."""
+    gathered = ModuleType(f"keras.{path}", f"`keras.{path}` of 2021, whose names are in other modules of Keras 2 now.")
+    gathered.__dict__.update(
+        __path__=[], __getattr__=_make_getattr(path, gathered.__name__), __dir__=lambda: sorted(_all_in(path))
+    )
+    return gathered
 
 
-def _finding(path: str, holder: str) -> Callable[[str], Any]:
-    """A module's `__getattr__`, which finds what the module of this path had in 2021."""
+def _make_getattr(path: str, holder: str) -> Callable[[str], Any]:
+    """Returns the `__getattr__` of a module, which finds the names that the module at `path` had in 2021."""
 
     def find(name: str) -> Any:
         full = f"{path}.{name}".removeprefix(".")
         if full in _MOVED or full in _RENAMED:
             return importlib.import_module(f"keras.{full}")
         if not name.startswith("__"):
-            wanted = _RENAMED.get(path, {}).get(name, name)
+            new_name = _RENAMED.get(path, {}).get(name, name)
             for module in _modules_of(path):
-                if wanted in vars(module):
-                    return vars(module)[wanted]
+                if new_name in vars(module):
+                    return vars(module)[new_name]
             if _exists(_KERAS, full):
                 return importlib.import_module(f"keras.{full}")
         raise AttributeError(f"module `{holder}` has no attribute `{name}`", name=name)
@@ -138,11 +147,11 @@ def _finding(path: str, holder: str) -> Callable[[str], Any]:
 
 
 def _modules_of(path: str) -> Iterator[ModuleType]:
-    """The modules that have the names of an old module, and then those below, all of which Keras has imported itself."""
-    found = _sources(path) if path else ()
-    yield from map(importlib.import_module, found)
-    below = tuple(f"{source}." for source in found)
-    yield from (module for name, module in list(sys.modules.items()) if below and name.startswith(below))
+    """Yields the modules that have the names of an old module, then the modules below them that Keras has imported."""
+    sources = _sources(path) if path else ()
+    yield from map(importlib.import_module, sources)
+    prefixes = tuple(f"{source}." for source in sources)
+    yield from (module for name, module in list(sys.modules.items()) if prefixes and name.startswith(prefixes))
 
 
 def _all_in(path: str) -> set[str]:
@@ -150,10 +159,10 @@ def _all_in(path: str) -> set[str]:
 
 
 def bridge(changes: Changes) -> None:
-    """Has all names of Keras lead to Keras 2 as it was in 2021; undone with `changes`."""
+    """Makes all names of Keras lead to Keras 2 with its names of 2021; undoing `changes` restores them."""
     roots = [importlib.import_module(root) for root in dict.fromkeys(_NAMES.values())]
-    # What TensorFlow made of Keras's files by names of its own, before the installation.
-    roots += [sys.modules[name] for name in _NAMES if name.startswith("tensorflow.") and _is_made(name)]
+    # TensorFlow may have imported Keras's files under its own names before the installation.
+    roots += [sys.modules[name] for name in _NAMES if name.startswith("tensorflow.") and _is_separate_module(name)]
     for root in roots:
         _add_old_names(root, changes)
     changes.enter(_by_all_names())
@@ -162,7 +171,7 @@ def bridge(changes: Changes) -> None:
     changes.put(optimizers, "deserialize", _deserialize(optimizers.deserialize))
 
 
-def _is_made(name: str) -> bool:
+def _is_separate_module(name: str) -> bool:
     return name in sys.modules and sys.modules[name].__name__ == name and "python" not in name
 
 
@@ -171,12 +180,12 @@ def _add_old_names(root: ModuleType, changes: Changes) -> None:
     for name, module in list(sys.modules.items()):
         path = name.removeprefix(prefix) if name.startswith(prefix) else ""
         if module is root or (path and path.partition(".")[0] not in ("api", "src") and _sources(path)):
-            changes.put(module, "__getattr__", _finding(path, name))
+            changes.put(module, "__getattr__", _make_getattr(path, name))
     legacy = root.optimizers.legacy
     for name in vars(legacy):
         if isinstance(vars(legacy)[name], type):
             changes.put(root.optimizers, name, vars(legacy)[name])
-    # The public class now chooses the one of 2021 or a newer one, and has no subclasses of the user's.
+    # The public class now only selects the class of 2021 or a newer one; users' subclasses need the class of 2021.
     scaling = importlib.import_module(f"{_SOURCE}.mixed_precision.loss_scale_optimizer")
     changes.put(root.mixed_precision, "LossScaleOptimizer", scaling.LossScaleOptimizer)
     if root.__name__ != _KERAS:
@@ -185,22 +194,22 @@ def _add_old_names(root: ModuleType, changes: Changes) -> None:
 
 @contextlib.contextmanager
 def _by_all_names() -> Iterator[None]:
-    """A block in which imports by Keras's names find Keras 2, and what was imported by them before is put aside."""
-    aside = {name: sys.modules.pop(name) for name in _imported()}
+    """A context in which Keras's names import Keras 2. Modules that had these names before are restored at its end."""
+    earlier = {name: sys.modules.pop(name) for name in _imported()}
     try:
         yield
     finally:
         for name in _imported():
             del sys.modules[name]
-        sys.modules.update(aside)
+        sys.modules.update(earlier)
 
 
 def _imported() -> list[str]:
-    return [name for name in sys.modules if _placed(name) is not None]
+    return [name for name in sys.modules if _locate(name) is not None]
 
 
 def _deserialize(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the optimizers of 2021 of names such as "sgd"."""
+    """Returns a `deserialize` that creates the optimizers of 2021 from names such as "sgd"."""
 
     @functools.wraps(original)
     def deserialize(config: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Finds the names that only Keras 2 or only Keras 3 has, and chooses the Keras of a script by those of its folder."""
+"""Finds uses of names that only Keras 2 or only Keras 3 has, and chooses the Keras version of a script."""
 
 from __future__ import annotations
 
@@ -17,70 +17,73 @@ from tensorflow_ipu.compat._names import LEFT_OF_KERAS_2, SPELLINGS
 from tensorflow_ipu.compat._project import Finding, Project
 from tensorflow_ipu.compat._reading import Reading
 
-# Names of TensorFlow that are made by Keras 2.
+# Modules of TensorFlow that Keras 2 implements.
 _LEGACY = tuple(
     f"{tensorflow}.{name}."
     for tensorflow in ("tensorflow.compat.v1", "tensorflow")
     for name in ("layers", "nn.rnn_cell")
 )
-# What the SDK brought.
+# Modules of the SDK.
 _ORIGINS = (_names.IPU, _names.POPLAR, _names.ADDONS, "popdist", *(f"{keras}.ipu" for keras in ("keras", *SPELLINGS)))
-# Packages that Keras calls, and that know nothing of it.
+# Packages that Keras calls and that do not use Keras.
 _CALLED = ("tensorflow", "numpy", "optree")
 
 
 class Weight(enum.Enum):
-    """What a name means for the choice of Keras."""
+    """The weight of a name in the choice of the Keras version."""
 
-    ORIGIN = enum.auto()  # It is of IPU TensorFlow, which came with Keras 2.
-    DECIDES = enum.auto()  # It exists with Keras 3 too, whose classes are others.
-    LOST = enum.auto()  # With the other Keras the script ends there.
+    ORIGIN = enum.auto()  # The name belongs to IPU TensorFlow, which came with Keras 2.
+    DECIDES = enum.auto()  # The name also exists with Keras 3, but its classes belong to Keras 2.
+    LOST = enum.auto()  # The script fails at this name with the other version.
 
 
-# The message, the weight, and the Keras that has the name.
-_Fault = tuple[str, Weight, int]
+# The message, the weight, and the version of Keras that has the name.
+_Problem = tuple[str, Weight, int]
 
 
 @dataclass(frozen=True)
 class KerasFinding(Finding):
-    """A place with a name that only one Keras has."""
+    """A use of a name that only one version of Keras has."""
 
     weight: Weight
-    version: int = 2  # The Keras that has it.
+    version: int = 2  # The version that has the name.
 
 
 @dataclass(frozen=True)
 class KerasChoice:
-    """A choice, and the places that decide it, of which there are none where it is TensorFlow's."""
+    """A version of Keras and the findings that decided it. There are none if the version is TensorFlow's default."""
 
     version: int
     because: tuple[KerasFinding, ...] = ()
 
 
 def needs(project: Project, files: Mapping[Path, Reading] | None = None) -> list[KerasFinding]:
-    """Returns the places in files with names that only one Keras has: the files of the script by default."""
+    """Returns the uses of names that only one Keras has, in `files` or by default in all files of the script."""
     findings = list[KerasFinding]()
     for file, reading in (project.files if files is None else files).items():
-        faults = {*_origin(project, reading), *project.faults(reading, _fault)}
-        of_file = [KerasFinding(str(file), line, *fault) for line, fault in faults]
+        problems = {*_origin(project, reading), *project.problems(reading, _problem)}
+        of_file = [KerasFinding(str(file), line, *problem) for line, problem in problems]
         findings += sorted(of_file, key=lambda finding: (finding.line, finding.message))
     return findings
 
 
-def needs_of_folder(project: Project, own: Sequence[KerasFinding]) -> list[KerasFinding]:
-    """Returns what all scripts of a folder need; `own` is what the script of the project needs, with its imports."""
-    return [*own, *needs(project, project.beside)]
+def needs_of_folder(project: Project, of_script: Sequence[KerasFinding]) -> list[KerasFinding]:
+    """Returns the needs of all scripts of a folder; `of_script` has the needs of the project's own script."""
+    return [*of_script, *needs(project, project.siblings)]
 
 
-def choose(own: Sequence[KerasFinding], of_folder: Sequence[KerasFinding]) -> KerasChoice:
-    """Chooses by what a script needs, and all scripts of its folder.
+def choose(of_script: Sequence[KerasFinding], of_folder: Sequence[KerasFinding]) -> KerasChoice:
+    """Chooses the Keras version of a script from its own needs and the needs of its folder.
 
-    All get the same, so that one reads the files that another writes: Keras 2 if any is code for the SDK or uses what only
-    Keras 2 has, but Keras 3 if any uses what only Keras 3 has. Where some need the one and some the other, each gets its own.
+    All scripts of a folder get the same version, so that each can read the files that another one writes:
+
+        only names of Keras 2, or code for the SDK    -> Keras 2
+        only names of Keras 3, also in SDK code       -> Keras 3
+        names of both                                 -> only the needs of the script decide
     """
     of_2, of_3 = _deciding(of_folder, 2), _deciding(of_folder, 3)
     if of_2 and of_3:
-        of_2, of_3 = _deciding(own, 2), _deciding(own, 3)
+        of_2, of_3 = _deciding(of_script, 2), _deciding(of_script, 3)
     origins = [need for need in of_folder if need.weight is Weight.ORIGIN]
     if of_3 and not of_2:
         return KerasChoice(3, tuple(of_3) if origins else ())
@@ -88,12 +91,12 @@ def choose(own: Sequence[KerasFinding], of_folder: Sequence[KerasFinding]) -> Ke
 
 
 def lost(needs: Sequence[KerasFinding], version: int) -> list[KerasFinding]:
-    """Returns what ends a script with this Keras."""
+    """Returns the needs at which a script fails with this version of Keras."""
     return [need for need in needs if need.version != version and need.weight is Weight.LOST]
 
 
 def mentions_keras(project: Project) -> bool:
-    """Returns True if a script or what it imports uses a name of Keras."""
+    """Returns True if a script or a file that it imports uses a name of Keras."""
     return any(
         _path(full)
         for reading in project.files.values()
@@ -105,8 +108,8 @@ def _deciding(needs: Sequence[KerasFinding], version: int) -> list[KerasFinding]
     return [need for need in needs if need.version == version and need.weight is not Weight.ORIGIN]
 
 
-def _origin(project: Project, reading: Reading) -> list[tuple[int, _Fault]]:
-    """Returns the first place with a name of the SDK, if there is one."""
+def _origin(project: Project, reading: Reading) -> list[tuple[int, _Problem]]:
+    """Returns the first use of a name of the SDK, if there is one."""
     places = [*((line, module) for module, line in reading.modules.items()), *project.meanings(reading)]
     for line, full in sorted(places):
         for origin in _ORIGINS:
@@ -115,11 +118,11 @@ def _origin(project: Project, reading: Reading) -> list[tuple[int, _Fault]]:
     return []
 
 
-def _fault(full: str) -> _Fault | None:
-    if full.rpartition(".")[2].startswith("__"):  # As all modules and classes have.
+def _problem(full: str) -> _Problem | None:
+    if full.rpartition(".")[2].startswith("__"):  # All modules and classes have such names.
         return None
     if full.startswith(f"{LEFT_OF_KERAS_2}."):
-        message = f"`{LEFT_OF_KERAS_2}` is what TensorFlow has left of Keras 2, whose classes are not those of Keras 3"
+        message = f"`{LEFT_OF_KERAS_2}` is all that is left of Keras 2 in TensorFlow; Keras 3 has other classes"
         return None if _names.is_ours(full) else (message, Weight.DECIDES, 2)
     if full.startswith(_LEGACY):
         legacy = next(name for name in _LEGACY if full.startswith(name))
@@ -134,7 +137,7 @@ def _fault(full: str) -> _Fault | None:
 
 
 def _path(full: str) -> str:
-    """Returns what a full name is below Keras; empty where it is of others, and for `keras.ipu`."""
+    """Returns the part of a full name below Keras; it is empty for `keras.ipu` and for names outside of Keras."""
     for spelling in ("keras", *SPELLINGS, LEFT_OF_KERAS_2):
         if full.startswith(f"{spelling}."):
             path = full[len(spelling) + 1 :]
@@ -143,26 +146,26 @@ def _path(full: str) -> str:
 
 
 def _lost(path: str) -> str | None:
-    """Returns the message for a name that Keras 3, as the compatibility layer has it, lacks."""
+    """Returns the message for a name that Keras 3 lacks even with the compatibility layer; None if the name exists."""
     parts = path.split(".")
-    if parts[:2] == ["optimizers", "legacy"]:  # Keras 3 has the names, and they raise an error when they are called.
+    if parts[:2] == ["optimizers", "legacy"]:  # Keras 3 has these classes, but calling them raises an error.
         return "Keras 3 has no `keras.optimizers.legacy`, the optimizers of Keras 2"
-    for at, part in enumerate(parts):
-        above, here = ".".join(parts[:at]), ".".join(parts[: at + 1])
-        if _names.module_exists(f"keras.{here}"):
+    for index, part in enumerate(parts):
+        parent, child = ".".join(parts[:index]), ".".join(parts[: index + 1])
+        if _names.module_exists(f"keras.{child}"):
             continue
-        if at and _names.module_exists(f"keras.{above}"):
-            return _names.missing_name(f"keras.{above}", part)
-        if KERAS_3.is_module(here):
+        if index and _names.module_exists(f"keras.{parent}"):
+            return _names.missing_name(f"keras.{parent}", part)
+        if KERAS_3.is_module(child):
             continue
-        if part in KERAS_3.names(above):
+        if part in KERAS_3.names(parent):
             return None
-        return _names.missing_module(f"keras.{here}") or f"Keras 3 has no `keras.{here}`"
+        return _names.missing_module(f"keras.{child}") or f"Keras 3 has no `keras.{child}`"
     return None
 
 
 def is_of_keras(exc: BaseException) -> bool:
-    """Returns True if Keras raised an error, or lacks a name, a module or an attribute that was asked of it."""
+    """Returns True if Keras raised the error, or if the error reports a missing module or attribute of Keras."""
     if isinstance(exc, ImportError) and _is_below_keras(exc.name or ""):
         return True
     if isinstance(exc, AttributeError) and exc.obj is not None:
@@ -172,6 +175,7 @@ def is_of_keras(exc: BaseException) -> bool:
         )
         if any(map(_is_below_keras, modules)):
             return True
+    # An error in a function that Keras called, such as an operation of TensorFlow, counts as an error of Keras.
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(exc.__traceback__)]
     skipped = tuple(filter(None, map(_folder, _CALLED)))
     while files and files[-1].startswith(skipped):

@@ -1,4 +1,4 @@
-"""All names of the API and their states, as lines or in Markdown."""
+"""Lists all names of the API with their states, as text or in Markdown."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tensorflow_ipu.compat._names import Absent, Target
 from tensorflow_ipu.config import IPUConfig
 
 _IPU = _names.IPU
-_OF_EFFECTS = {"MODEL": "for the machine's report", "RECORDED": "checked, and nothing changes by it"}
+_OF_EFFECTS = {"MODEL": "used only by the machine's report", "RECORDED": "checked and recorded, without effect"}
 
-# From so many names on, the name of a module stands for them.
+# A list refers to another module only if it replaces at least this many names.
 _MANY = 4
 
 
 class State(Enum):
-    """The state of a name, as the list calls it."""
+    """The state of a name, as the list prints it."""
 
     WORKS = "works"
     RECORDED = "recorded"
@@ -28,12 +28,12 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class ListedName:
-    """A name of the API."""
+    """A name of the API. `note` is its place, or the reason why it is recorded or absent."""
 
     module: str
     name: str
     state: State
-    words: str
+    note: str
 
     @property
     def full(self) -> str:
@@ -42,49 +42,48 @@ class ListedName:
 
 
 def entries() -> list[ListedName]:
-    """All names of `ipu`, `keras.ipu`, the other packages and options of `IPUConfig`, by module and name."""
-    found = [
+    """Returns all names of `ipu`, `keras.ipu` and the other packages, and the options of `IPUConfig`, sorted."""
+    names = [
         _entry(module, name, target)
         for module, old in _names.MODULES.items()
         if _is_listed(module)
         for name, target in old.names.items()
     ]
-    found += [
+    names += [
         ListedName(_short(module), "", State.CANNOT, reason)
         for module, reason in _names.GONE.items()
         if _is_listed(module)
     ]
     old = (ListedName("ipu.utils", name, State.CANNOT, _names.became(name)) for name in _names.OLD_OPTIONS)
-    return sorted([*found, *_options(), *old], key=lambda entry: (entry.module, entry.name.lower()))
+    return sorted([*names, *_options(), *old], key=lambda entry: (entry.module, entry.name.lower()))
 
 
-def chosen(words: Iterable[str]) -> list[ListedName]:
-    """The names that contain one of the words; all names if there is no word."""
-    parts = [word.lower() for word in words]
+def chosen(texts: Iterable[str]) -> list[ListedName]:
+    """Returns the names that contain one of the texts, or all names if there are no texts."""
+    parts = [text.lower() for text in texts]
     return [entry for entry in entries() if not parts or any(part in entry.full.lower() for part in parts)]
 
 
-def lines(found: Sequence[ListedName]) -> list[str]:
-    """A line for each name, and one for the number in each state."""
-    width = max((len(entry.full) for entry in found), default=0)
-    counts = Counter(entry.state for entry in found)
+def lines(names: Sequence[ListedName]) -> list[str]:
+    """Returns a line for each name, and a last one with the number of names in each state."""
+    width = max((len(entry.full) for entry in names), default=0)
+    counts = Counter(entry.state for entry in names)
     return [
-        *(f"{entry.full:{width}}  {entry.state.value:9}  {entry.words}" for entry in found),
-        f"{len(found)} names: " + ", ".join(f"{counts[state]} {state.value}" for state in State),
+        *(f"{entry.full:{width}}  {entry.state.value:9}  {entry.note}" for entry in names),
+        f"{len(names)} names: " + ", ".join(f"{counts[state]} {state.value}" for state in State),
     ]
 
 
 def markdown() -> str:
-    """The names in Markdown: those that work by module, the others by effect or reason."""
-    listed = [
-        entry for entry in entries() if not entry.name.startswith("IPUConfig.")
-    ]  # Options have a page of their own.
+    """Returns the names in Markdown: the working names by module, all other names by reason."""
+    # Another page documents the options.
+    listed = [entry for entry in entries() if not entry.name.startswith("IPUConfig.")]
     paragraphs = [f"**{State.WORKS.value.capitalize()}**", "\n".join(_working(listed))]
     for state in (State.RECORDED, State.CANNOT):
         reasons: dict[str, list[str]] = {}
         for entry in listed:
             if entry.state is state:
-                reasons.setdefault(entry.words, []).append(f"`{entry.full}`")
+                reasons.setdefault(entry.note, []).append(f"`{entry.full}`")
         if reasons:
             items = "\n".join(f"* {', '.join(names)}: {reason}" for reason, names in reasons.items())
             paragraphs += [f"**{state.value.capitalize()}**", items]
@@ -92,37 +91,44 @@ def markdown() -> str:
 
 
 def _working(listed: list[ListedName]) -> Iterator[str]:
-    """An item for each module, which may refer to others, and one for all modules of a single name."""
+    """Yields an item for each module, and a last one for all modules that have a single name.
+
+    Many modules of the SDK have all names of another module. Their items refer to that module, the largest one first:
+
+        `keras.ipu.extensions.model_extensions`: `ModelExtension`,
+            those of `keras.ipu.extensions.pipeline_stage_assignment`
+    """
     modules: dict[str, dict[str, str]] = {}
     for entry in listed:
         if entry.state is State.WORKS:
-            modules.setdefault(entry.module, {})[entry.name] = entry.words
+            modules.setdefault(entry.module, {})[entry.name] = entry.note
     order = list(modules)
     single = [f"`{module}.{name}`" for module, names in modules.items() if len(names) == 1 for name in names]
     for module, names in modules.items():
         if len(names) == 1:
             continue
-        own = [other for other in order if other.startswith(f"{module}.")]
-        if own and names.items() == set().union(*(modules[other].items() for other in own)):
+        submodules = [child for child in order if child.startswith(f"{module}.")]
+        if submodules and names.items() == set().union(*(modules[child].items() for child in submodules)):
             yield f"* `{module}`: the names of its modules"
             continue
-        left, others = dict(names), []
-        for other in sorted(order, key=lambda other: -len(modules[other])):
-            part = modules[other].items()
-            smaller = len(part) < len(names) or order.index(other) > order.index(module)
-            if smaller and len(part) >= _MANY and part <= left.items():
-                others.append(f"those of `{other}`")
-                left = {name: where for name, where in left.items() if name not in modules[other]}
-        yield f"* `{module}`: " + ", ".join([*(f"`{name}`" for name in left), *others])
+        remaining, references = dict(names), []
+        for source in sorted(order, key=lambda source: -len(modules[source])):
+            part = modules[source].items()
+            # Of two modules with the same names, only the first refers to the second.
+            is_smaller = len(part) < len(names) or order.index(source) > order.index(module)
+            if is_smaller and len(part) >= _MANY and part <= remaining.items():
+                references.append(f"those of `{source}`")
+                remaining = {name: place for name, place in remaining.items() if name not in modules[source]}
+        yield f"* `{module}`: " + ", ".join([*(f"`{name}`" for name in remaining), *references])
     yield f"* Modules of one name: {', '.join(single)}"
 
 
 def _entry(module: str, name: str, target: Target) -> ListedName:
     if isinstance(target, Absent):
         return ListedName(_short(module), name, State.CANNOT, target.reason)
-    what = _names.recorded(target)
-    if what is not None:
-        return ListedName(_short(module), name, State.RECORDED, what)
+    reason = _names.recorded(target)
+    if reason is not None:
+        return ListedName(_short(module), name, State.RECORDED, reason)
     home, _, attribute = target.partition(":")
     return ListedName(_short(module), name, State.WORKS, f"{home}.{attribute}")
 
@@ -131,16 +137,16 @@ def _options() -> Iterator[ListedName]:
     config = IPUConfig()
     for option in config.to_dict():
         effect = config.get_attribute_metadata(option).effect
-        what = _OF_EFFECTS.get(effect.name if effect is not None else "")
+        reason = _OF_EFFECTS.get(effect.name if effect is not None else "")
         name = f"IPUConfig.{option}"
-        state = State.WORKS if what is None else State.RECORDED
-        yield ListedName(_short(f"{_IPU}.config"), name, state, what or f"tensorflow_ipu.config.{name}")
+        state = State.WORKS if reason is None else State.RECORDED
+        yield ListedName(_short(f"{_IPU}.config"), name, state, reason or f"tensorflow_ipu.config.{name}")
 
 
 def _is_listed(module: str) -> bool:
     roots = (_IPU, "keras.ipu", _names.ADDONS, "libpvti", *_names.PACKAGES)
-    of_ours = any(module == root or module.startswith(f"{root}.") for root in roots)
-    return of_ours and not module.startswith(_names.FIRST_KERAS)  # The same as in `keras.ipu` and the add-ons.
+    is_below = any(module == root or module.startswith(f"{root}.") for root in roots)
+    return is_below and not module.startswith(_names.FIRST_KERAS)  # `keras.ipu` and the add-ons have the same names.
 
 
 def _short(module: str) -> str:

@@ -1,4 +1,4 @@
-"""Names that modules of NumPy and TensorFlow have lost, given back to them; the first use of each is logged."""
+"""Restores names that NumPy and TensorFlow have removed, and logs the first use of each."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ NINF = float("-inf")
 
 
 def asscalar(a: np.ndarray) -> Any:
-    """Returns the only element of an array, as NumPy did."""
+    """Returns the only element of an array, as in earlier releases of NumPy."""
     return a.item()
 
 
 def note(old: str, new: str) -> None:
-    """Logs what stands for something old, once."""
+    """Logs the first use of the replacement `new` for the name or type `old`."""
     if old not in _noted:
         _noted.add(old)
-        _logger.info("%s is not there any more: it is taken for %s", old, new)
+        _logger.info("%s is replaced by %s", old, new)
 
 
 def bridge(changes: Changes) -> None:
-    """Gives modules the names that they lack back; undone with `changes`."""
-    lent: dict[str, dict[str, str]] = {}
+    """Restores the names that modules lack; undoing `changes` removes them."""
+    by_module: dict[str, dict[str, str]] = {}
     for module, name, target in _names.ATTRIBUTES:
-        lent.setdefault(module, {})[name] = target
-    for module, names in lent.items():
+        by_module.setdefault(module, {})[name] = target
+    for module, names in by_module.items():
         holder = importlib.import_module(module)
         lost = {name: target for name, target in names.items() if name not in vars(holder)}
-        changes.put(holder, "__getattr__", _finding(holder, lost))
+        changes.put(holder, "__getattr__", _make_getattr(holder, lost))
 
 
-def _finding(holder: ModuleType, lost: Mapping[str, str]) -> Callable[[str], Any]:
-    """Returns a module's `__getattr__`, which also finds the names that are lost."""
-    before = vars(holder).get("__getattr__")
+def _make_getattr(holder: ModuleType, lost: Mapping[str, str]) -> Callable[[str], Any]:
+    """Returns a `__getattr__` for a module that also finds its lost names."""
+    original = vars(holder).get("__getattr__")
 
     def find(name: str) -> Any:
         if name not in lost:
-            if before is not None:
-                return before(name)
+            if original is not None:
+                return original(name)
             raise AttributeError(f"module {holder.__name__!r} has no attribute {name!r}", name=name, obj=holder)
         note(f"`{holder.__name__}.{name}`", f"`{lost[name].removeprefix('builtins:').replace(':', '.')}`")
         return _names.resolve(lost[name])

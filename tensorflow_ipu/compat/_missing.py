@@ -1,4 +1,4 @@
-"""Finds the old names that do not exist, or have no effect, of those that files of Python import and use."""
+"""Finds uses of old names that do not exist or have no effect."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tensorflow_ipu.compat._reading import Reading
 
 
 def missing(project: Project) -> list[Finding]:
-    """Returns the places of names that do not exist, but for names of Keras and of `tf.contrib`.
+    """Returns the uses of old names that do not exist, except names of Keras and of `tf.contrib`.
 
-    Code that expects a missing name is left out: in a `try` that catches the error, or below `hasattr`. So are names that
-    are also bound otherwise than by an import or a renaming.
+    Code that handles a missing name is skipped, such as a `try` that catches the error, or a block below `hasattr`.
+    Names with another binding, such as a loop variable, are skipped too.
     """
-    return _findings(project, lambda reading: project.faults(reading, _fault))
+    return _findings(project, lambda reading: project.problems(reading, _problem))
 
 
 def recorded(project: Project) -> list[Finding]:
-    """Returns the places of names that have no effect."""
+    """Returns the uses of names that have no effect."""
     return _findings(project, lambda reading: _recorded(project, reading))
 
 
 def _findings(project: Project, places: Callable[[Reading], Iterator[tuple[int, str]]]) -> list[Finding]:
-    """Returns the places in all files, by file in the order of imports, then by line."""
+    """Returns the findings of all files, sorted by the order of imports, then by line."""
     findings = list[Finding]()
     for file, reading in project.files.items():
         findings += sorted({Finding(str(file), line, message) for line, message in places(reading)})
@@ -35,12 +35,12 @@ def _findings(project: Project, places: Callable[[Reading], Iterator[tuple[int, 
 def _recorded(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:
     for line, full in project.meanings(reading):
         module, name = _split(full)
-        what = _names.recorded(_names.target(module, name)) if name else None
-        if what is not None:
-            yield line, f"`{module}.{name}` changes no result: {what}"
+        reason = _names.recorded(_names.target(module, name)) if name else None
+        if reason is not None:
+            yield line, f"`{module}.{name}` changes no result: {reason}"
 
 
-def _fault(full: str) -> str | None:
+def _problem(full: str) -> str | None:
     top = full.partition(".")[0]
     if top in _names.COMPANIONS and importlib.util.find_spec(top) is None:
         return (
@@ -53,7 +53,7 @@ def _fault(full: str) -> str | None:
 
 
 def _split(full: str) -> tuple[str, str]:
-    """Returns the innermost old module in a full name, and the part after it; empty where there is neither."""
+    """Returns the innermost old module in a full name and the name after it, or two empty strings."""
     parts = full.split(".")
     for end in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:end])

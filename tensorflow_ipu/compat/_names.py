@@ -1,4 +1,4 @@
-"""All old modules and names together, and what to say of those that do not exist."""
+"""The tables of all old modules and names, and the error messages for names that do not exist."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Absent:
-    """Stands for an old name that exists nowhere."""
+    """The target of an old name that has no replacement."""
 
     reason: str
 
 
-# Where a name is, as `package.module:attribute`; or why it is nowhere.
+# The place of a name, as `package.module:attribute`, or the reason why it has none.
 Target = str | Absent
 
 
 @dataclass(frozen=True)
 class Module:
-    """An old module."""
+    """The names of an old module, and a note that ends error messages about the module."""
 
     names: Mapping[str, Target] = field(default_factory=dict)
     note: str = ""
@@ -36,7 +36,7 @@ _TABLES = dict(zip(_PARTS[::2], _PARTS[1::2], strict=True))
 
 
 def _entries(table: str) -> Iterator[tuple[list[str], str, str, str]]:
-    """Yields the entries of a table: the prefixes and the note that apply, and what is on both sides of the `=`."""
+    """Yields the entries of a table: the prefixes and the note that apply, and the texts on both sides of the `=`."""
     prefixes, note = [""], ""
     for entry in re.split(r"\n(?=\S)", _TABLES[table].strip()):
         line = " ".join(entry.split())
@@ -49,43 +49,43 @@ def _entries(table: str) -> Iterator[tuple[list[str], str, str, str]]:
 
 
 def pairs(table: str) -> dict[str, str]:
-    """Returns a table as a dictionary."""
+    """Returns a table as a dictionary from name to text."""
     return {f"{prefix}{name}": text for [prefix], _, names, text in _entries(table) for name in names.split()}
 
 
 def _modules(table: str) -> tuple[dict[str, Module], dict[str, str]]:
-    """Returns the modules of a table, and the modules of second names."""
+    """Returns the modules of a table, and the module names by alias. names.txt describes the format."""
     modules: dict[str, Module] = {}
     aliases = dict[str, str]()
     for prefixes, note, head, text in _entries(table):
-        full, *others = [f"{prefix}{head}" for prefix in prefixes]
-        aliases.update(dict.fromkeys(others, full))
+        full, *module_aliases = [f"{prefix}{head}" for prefix in prefixes]
+        aliases.update(dict.fromkeys(module_aliases, full))
         names: dict[str, Target] = {}
-        words, *lacking = f" {text}".split(" absent ")
+        existing, *absent = f" {text}".split(" absent ")
         place = ""
-        for word in words.split():
-            if word.endswith(":"):
-                place = f"tensorflow_ipu{word}" if word.startswith(".") else word
-            elif word.startswith("+"):
-                below = word[1:-1] if word.endswith("*") else ""
+        for token in existing.split():
+            if token.endswith(":"):
+                place = f"tensorflow_ipu{token}" if token.startswith(".") else token
+            elif token.startswith("+"):
+                prefix = token[1:-1] if token.endswith("*") else ""
                 for name, module in modules.items():
-                    if name == word[1:] or (below and name.startswith(below)):
+                    if name == token[1:] or (prefix and name.startswith(prefix)):
                         names.update(module.names)
             else:
-                old, _, new = word.partition("=")
+                old, _, new = token.partition("=")
                 names[old] = f"{place}{new or old}"
-        for absent in lacking:
-            words, _, reason = absent.partition(" -- ")
-            names.update(dict.fromkeys(words.split(), Absent(reason)))
+        for group in absent:
+            absent_names, _, reason = group.partition(" -- ")
+            names.update(dict.fromkeys(absent_names.split(), Absent(reason)))
         modules[full] = Module(names, note)
     return modules, aliases
 
 
 IPU, POPLAR, ADDONS = "tensorflow.python.ipu", "tensorflow.compiler.plugin.poplar", "ipu_tensorflow_addons"
 CONTRIB, TENSORFLOW_ADDONS = "tensorflow.contrib", "tensorflow_addons"
-# Where releases up to early 2021 had Keras's IPU names, and with them the layers that are add-ons since.
+# Until early 2021, this module had Keras's IPU names, with the layers that are add-ons now.
 FIRST_KERAS = f"{IPU}.keras"
-# Where `tf.keras` really is, and by what else it is imported. Its classes are those of `keras`, and its modules are others.
+# The module of `tf.keras`, with the classes of `keras` but modules of its own; `SPELLINGS` are other names for it.
 TF_KERAS = "keras._tf_keras.keras"
 LEFT_OF_KERAS_2 = _TABLES["left of Keras 2"].strip()
 SPELLINGS = ("tensorflow.keras", "tensorflow.compat.v1.keras", "tensorflow.compat.v2.keras")
@@ -97,11 +97,11 @@ ALIASES.update(
     for module in MODULES
     if module.startswith("keras.")
 )
-# The old modules that are attributes of modules of Keras.
+# Old modules that become attributes of existing modules of Keras.
 KERAS_ROOTS = [name for name in MODULES if name.startswith("keras.") and name.rpartition(".")[0] not in MODULES]
 GONE = pairs("gone")
 RECORDED, OLD_OPTIONS = pairs("recorded"), pairs("old options")
-# Names that modules have lost: module, name, where it is now.
+# Names that existing modules have lost: module, name, target.
 ATTRIBUTES = [
     (module, name, target)
     for module, lost in _modules("lost")[0].items()
@@ -109,33 +109,33 @@ ATTRIBUTES = [
     if isinstance(target, str)
 ]
 
-# Packages of the SDK beside its TensorFlow: those that are here too, and those that come on their own.
+# Other packages of the SDK: those that this package replaces, and those that it does not.
 PACKAGES = ("horovod", "popdist")
 COMPANIONS = ("popart", "popef", "poptorch", "pva")
-# Packages whose own, where it is installed, goes before what the tables have.
+# If such a package is installed, it is imported instead of the modules of the tables.
 YIELDING = ("horovod", TENSORFLOW_ADDONS)
 
 
 def resolve(target: str) -> Any:
-    """Imports what a target names: a name of a module, or a module where it has no colon."""
+    """Imports a target: the attribute after the colon, or the module itself if there is no colon."""
     module, _, name = target.partition(":")
-    found = importlib.import_module(module)
-    return getattr(found, name) if name else found
+    imported = importlib.import_module(module)
+    return getattr(imported, name) if name else imported
 
 
 def recorded(target: Target | None) -> str | None:
-    """Returns what becomes of the use of a name at this place; None if it has its effect."""
+    """Returns the reason why a use of the target has no effect, or None if it has its effect."""
     return RECORDED.get(target) if isinstance(target, str) else None
 
 
 def module_exists(name: str) -> bool:
-    """Returns True if there is an old module of this full name."""
+    """Returns True if there is an old module with this full name."""
     return name in MODULES or name in ALIASES
 
 
 def original(name: str) -> str | None:
-    """Returns the module that a full name is a second name of, or None."""
-    # `import tensorflow.keras` runs Keras's public modules once more, and would make two modules for `tf.keras`.
+    """Returns the module that has `name` as an alias, or None."""
+    # Python's `import tensorflow.keras` would execute Keras's public modules again and create a second `tf.keras`.
     if name in ALIASES:
         return ALIASES[name]
     for spelling in SPELLINGS:
@@ -145,37 +145,37 @@ def original(name: str) -> str | None:
 
 
 def is_ours(name: str) -> bool:
-    """Returns True if the tables decide whether there is a module of this full name."""
+    """Returns True if the tables decide whether a module with this full name exists."""
     return module_exists(name) or name in GONE or module_exists(name.rpartition(".")[0])
 
 
 def is_of_keras(module: str) -> bool:
-    """Returns True if an old module, by any of its names, is one that Keras itself had."""
-    full = f"{_first(module)}."
+    """Returns True if an old module, given by any of its names, was part of Keras itself."""
+    full = f"{_without_alias(module)}."
     return full.startswith("keras.") and not full.startswith("keras.ipu.")
 
 
 def target(module: str, name: str) -> Target | None:
-    """Returns the place of a name of an old module, or why it has none; None for an unknown name."""
-    return MODULES[_first(module)].names.get(name)
+    """Returns the target of a name of an old module, or None if the tables do not have the name."""
+    return MODULES[_without_alias(module)].names.get(name)
 
 
 def homes(module: str) -> list[str]:
-    """Returns the modules of this package that have the names of an old module, sorted."""
-    targets = MODULES[_first(module)].names.values()
+    """Returns the modules that provide the names of an old module now, sorted."""
+    targets = MODULES[_without_alias(module)].names.values()
     return sorted({target.partition(":")[0] for target in targets if not isinstance(target, Absent)})
 
 
 def existing(module: str) -> list[str]:
-    """Returns the usable names of an old module, and its modules with such names, sorted."""
-    full = _first(module)
+    """Returns the usable names of an old module and its submodules with usable names, sorted."""
+    full = _without_alias(module)
     names = {name for name, target in MODULES[full].names.items() if not isinstance(target, Absent)}
     below = {name.removeprefix(f"{full}.") for name in (*MODULES, *ALIASES) if name.startswith(f"{full}.")}
     return sorted(names | {child for child in below if "." not in child and existing(f"{full}.{child}")})
 
 
 def missing_module(name: str) -> str | None:
-    """Returns the message for a module of the tables that does not exist; None for every other."""
+    """Returns the message for a missing module that the tables cover, or None for all other modules."""
     if module_exists(name) or not is_ours(name):
         return None
     parent, _, child = name.rpartition(".")
@@ -184,35 +184,35 @@ def missing_module(name: str) -> str | None:
 
 
 def missing_name(module: str, name: str) -> str | None:
-    """Returns the message for a name that an old module does not have; None for one that it has."""
-    found = target(module, name)
-    if isinstance(found, Absent):
-        return f"`{module}.{name}` cannot be used: {found.reason}"
-    if found is not None or module_exists(f"{module}.{name}"):
+    """Returns the message for a name that an old module does not have, or None if it has the name."""
+    entry = target(module, name)
+    if isinstance(entry, Absent):
+        return f"`{module}.{name}` cannot be used: {entry.reason}"
+    if entry is not None or module_exists(f"{module}.{name}"):
         return None
     if reason := _reason(module, name):
         return f"`{module}.{name}` does not exist{reason}"
     return f"`{module}` has no name `{name}` in this version of tensorflow_ipu{_hints(module, name)}"
 
 
-def _first(module: str) -> str:
-    """Returns the first name of a module, given that or a second one."""
+def _without_alias(module: str) -> str:
+    """Returns the name of a module that is given by its name or an alias."""
     return ALIASES.get(module, module)
 
 
 def _reason(module: str, name: str) -> str:
-    reason = GONE.get(f"{_first(module)}.{name}")
+    reason = GONE.get(f"{_without_alias(module)}.{name}")
     return f": {reason}" if reason else ""
 
 
 def became(name: str) -> str:
-    """Returns what one of the `OLD_OPTIONS` is since there is `IPUConfig`."""
-    what = f"`IPUConfig().{OLD_OPTIONS[name]}`" if OLD_OPTIONS[name] else "`IPUConfig` and its attributes"
-    return f"became {what}, which `configure_ipu_system()` applies"
+    """Returns a description of the part of `IPUConfig` that replaced one of the `OLD_OPTIONS`."""
+    replacement = f"`IPUConfig().{OLD_OPTIONS[name]}`" if OLD_OPTIONS[name] else "`IPUConfig` and its attributes"
+    return f"became {replacement}, which `configure_ipu_system()` applies"
 
 
 def _hints(module: str, name: str) -> str:
-    full = _first(module)
+    full = _without_alias(module)
     if name in OLD_OPTIONS and full.startswith(IPU):
         return f"; it {became(name)}: docs/configuration.md"
     near = difflib.get_close_matches(name, existing(full), n=1)

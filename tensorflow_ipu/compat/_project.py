@@ -1,4 +1,4 @@
-"""Files of Python that belong together, and what the names in them stand for."""
+"""Reads a script with the files that it imports, and resolves the names in them to full names."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tensorflow_ipu.compat._reading import Reading, Scope, Use, imported_by
 _MAIN = "__main__"
 _MOST_RENAMINGS = 100
 
-# A file, its package and its full name.
+# A file, its package and its full module name.
 _File = tuple[Path, str, str]
-_Fault = TypeVar("_Fault")
+_Problem = TypeVar("_Problem")
 
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """A place with a message."""
+    """A message about a line of a file."""
 
     path: str
     line: int
@@ -30,10 +30,22 @@ class Finding:
 
 
 class Project:
-    """Files, read together; names lead through all of them to modules outside."""
+    """A script and the files that it imports.
+
+    An expression resolves to the full name of what it means in a module outside of the project:
+
+        helper    from tensorflow.python import ipu
+                  l = ipu.loops
+        script    from helper import l
+                  l.repeat(...)                 -> "tensorflow.python.ipu.loops.repeat"
+
+    It resolves through imports, star imports and assignments such as `l = ipu.loops`, also across files. A name with
+    several bindings resolves only if all of them mean the same. A name that is bound in another way does not resolve.
+    Each name of each scope is resolved once and then stored.
+    """
 
     def __init__(self, script: Path, folders: Sequence[Path], package: str = "", source: bytes | None = None) -> None:
-        """Reads a script, which is in a file or in `source`, and its imports; a file that cannot be read is left out."""
+        """Reads a script, from its file or from `source`, and its imports. Files that cannot be read are skipped."""
         self.script = script
         self.unreadable: list[Finding] = []
         self._folders = folders
@@ -44,8 +56,8 @@ class Project:
         self.files = self._read([(script, package, _MAIN)], source)  # In the order of imports.
 
     @functools.cached_property
-    def beside(self) -> dict[Path, Reading]:
-        """The other scripts of the script's folder that mention TensorFlow or Keras, and what they import."""
+    def siblings(self) -> dict[Path, Reading]:
+        """The other scripts in the folder that mention TensorFlow or Keras, with the files that they import."""
         scripts = list[_File]()
         for file in sorted(self.script.parent.glob("*.py")) if self._folders else ():
             try:
@@ -55,12 +67,12 @@ class Project:
             if b"keras" in text or b"tensorflow" in text:
                 scripts.append((file, self._package, f"{self._package}.{file.stem}".removeprefix(".")))
         unreadable, self.unreadable = self.unreadable, []
-        beside = self._read(scripts)
-        self.unreadable = unreadable  # Nobody asked for those.
-        return beside
+        siblings = self._read(scripts)
+        self.unreadable = unreadable  # Unreadable files of other scripts are not reported.
+        return siblings
 
     def _read(self, queue: list[_File], source: bytes | None = None) -> dict[Path, Reading]:
-        """Reads files that are not read yet, and what they import."""
+        """Reads the files of the queue that are not read yet, and the files that they import."""
         files = dict[Path, Reading]()
         while queue:
             file, package, name = queue.pop(0)
@@ -80,31 +92,33 @@ class Project:
             queue += [part for module in sorted(reading.modules) for part in _files(self._folders, module)]
         return files
 
-    def faults(self, reading: Reading, fault: Callable[[str], _Fault | None]) -> Iterator[tuple[int, _Fault]]:
-        """Yields what `fault` returns for the full names that a file imports and uses, with the lines.
+    def problems(
+        self, reading: Reading, problem_of: Callable[[str], _Problem | None]
+    ) -> Iterator[tuple[int, _Problem]]:
+        """Yields the line and problem of each full name in a file for which `problem_of` returns a problem.
 
-        A name that is imported with a fault is reported at its import alone.
+        If an imported name has a problem, only the import is reported, not the uses of the name.
         """
         names = [(line, f"{module}.{name}" if name else module) for line, module, name in reading.imports]
         for use in reading.uses:
-            begin = use.node
-            while isinstance(begin, ast.Attribute):
-                begin = begin.value
+            root = use.node
+            while isinstance(root, ast.Attribute):
+                root = root.value
             if isinstance(use.node, ast.Attribute):
-                first = self.meaning(Use(use.line, begin, use.scope))
-                names += [] if first and fault(first) is not None else [(use.line, self.meaning(use))]
-            elif isinstance(use.node, ast.Name) and use.scope.binding(use.node.id) is None:  # By a star import.
+                imported = self.meaning(Use(use.line, root, use.scope))
+                names += [] if imported and problem_of(imported) is not None else [(use.line, self.meaning(use))]
+            elif isinstance(use.node, ast.Name) and use.scope.binding(use.node.id) is None:  # From a star import.
                 names.append((use.line, self.meaning(use)))
         for line, full in names:
-            if full and (result := fault(full)) is not None:
-                yield line, result
+            if full and (problem := problem_of(full)) is not None:
+                yield line, problem
 
     def meanings(self, reading: Reading) -> Iterator[tuple[int, str]]:
-        """Yields the lines and full names of what a file uses."""
+        """Yields the line and the full name of each use in a file that resolves to one."""
         return ((use.line, full) for use in reading.uses if (full := self.meaning(use)))
 
     def meaning(self, use: Use, depth: int = 0) -> str:
-        """Returns the full name that an expression stands for; empty where it may stand for several things or others."""
+        """Returns the full name that an expression resolves to, or an empty string if there is not exactly one."""
         node, attributes = use.node, list[str]()
         while isinstance(node, (ast.Attribute, ast.NamedExpr)):
             attributes += [node.attr] if isinstance(node, ast.Attribute) else []
@@ -113,8 +127,9 @@ class Project:
         return self._full(".".join([name, *reversed(attributes)])) if name else ""
 
     def _full(self, name: str) -> str:
-        """Returns what a full name stands for where a module of the project imports it."""
-        for _ in range(len(self._modules) + 1):  # Two modules can have a name from each other.
+        """Resolves names of the project's modules: `helper.l.repeat` -> `tensorflow.python.ipu.loops.repeat`."""
+        # The limit ends cycles, in which two modules import a name from each other.
+        for _ in range(len(self._modules) + 1):
             parts = name.split(".")
             for end in range(len(parts) - 1, 0, -1):
                 reading = self._modules.get(".".join(parts[:end]))
@@ -127,13 +142,13 @@ class Project:
         return name
 
     def _of_name(self, name: str, scope: Scope, depth: int = 0) -> str:
-        """Returns the full name that a name stands for, by its bindings or by star imports."""
+        """Returns the full name that a name in a scope resolves to, by its bindings or by star imports."""
         while scope.parent is not None and scope.binding(name) is None:
             scope = scope.parent
         scope = scope.binding(name) or scope
         key = id(scope), name
         if key not in self._meanings:
-            self._meanings[key] = ""  # While it is looked for: it may be bound to itself by way of another.
+            self._meanings[key] = ""  # This entry ends cycles such as `a = b` and `b = a`.
             self._meanings[key] = self._bound(name, scope, depth)
         return self._meanings[key]
 
@@ -155,28 +170,28 @@ class Project:
 
 
 def _files(folders: Sequence[Path], module: str) -> Iterator[_File]:
-    """Yields the files of a module and of the packages around it, each with its package and full name."""
+    """Yields the files of a module and of its parent packages, each with its package and full name."""
     parts = module.split(".")
     for folder in folders:
         for end in range(1, len(parts) + 1):
             name, start = ".".join(parts[:end]), folder.joinpath(*parts[:end])
-            beside = start.with_suffix(".py")
-            if beside.is_file():
-                yield beside, name.rpartition(".")[0], name
+            file = start.with_suffix(".py")
+            if file.is_file():
+                yield file, name.rpartition(".")[0], name
             if (start / "__init__.py").is_file():
                 yield start / "__init__.py", name, name
 
 
 def of_script(script: Path) -> Project:
-    """Reads a script, and the modules of its folder that it imports."""
+    """Reads a script and the modules of its folder that it imports."""
     return Project(script, [script.parent])
 
 
 def of_all(paths: Iterable[Path]) -> list[Project]:
-    """Reads scripts and the Python files of folders."""
+    """Reads scripts, and each Python file of folders as a script."""
     roots = list(paths)
     folders = [path for path in roots if path.is_dir()]
-    # A folder may have other things under such a name, such as a pipe, at which a read would wait.
+    # A name that ends with `.py` may also be a pipe, whose reader would wait.
     files = [path for path in roots if path not in folders]
     files += [file for folder in folders for file in sorted(folder.rglob("*.py")) if file.is_file()]
     return [Project(file, [file.parent, *(folder for folder in folders if folder in file.parents)]) for file in files]

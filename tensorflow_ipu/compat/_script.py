@@ -26,12 +26,12 @@ from tensorflow_ipu.compat._tensorflow_version import OldTensorFlow
 
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 
-# Below these, what stands for a name is logged.
+# The first use of each name in these modules is logged.
 _NOTED = (_names.TENSORFLOW_ADDONS, "tensorflow.python")
 
 
 class OldModule(ModuleType):
-    """A module whose names are those of its row in the table."""
+    """An old module, whose names are looked up in the tables."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
@@ -39,7 +39,7 @@ class OldModule(ModuleType):
         message = None if name.startswith("__") else _names.missing_name(self.__name__, name)
         if message is not None:
             caller = sys._getframe(1)
-            # `from` turns an AttributeError into an ImportError with words of its own.
+            # A `from` import would replace the message of an AttributeError by its own.
             if caller.f_lasti >= 0 and caller.f_code.co_code[caller.f_lasti] == _IMPORT_FROM:
                 raise ImportError(message, name=self.__name__)
             raise AttributeError(message, name=name, obj=self)
@@ -60,7 +60,7 @@ class OldModule(ModuleType):
 
 
 class _OldModuleLoader(Loader):
-    """Makes a module of the tables, or returns the original of a second name."""
+    """Creates a module of the tables, or returns the module that has the name as an alias."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return OldModule(spec.name, f"`{spec.name}`, as tensorflow_ipu has it.")
@@ -68,12 +68,12 @@ class _OldModuleLoader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         original = _names.original(module.__name__)
         if original is not None:
-            # The import system takes what stands there in the end.
+            # The import system returns the entry of `sys.modules`.
             sys.modules[module.__name__] = importlib.import_module(original)
 
 
 class OldModuleFinder(MetaPathFinder):
-    """Finds the modules of the tables, and Keras by all its names."""
+    """Finds the modules of the tables, and Keras by all of its names."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -84,8 +84,8 @@ class OldModuleFinder(MetaPathFinder):
             return None
         if environment.uses_keras_2() and _keras_2.is_name(fullname):
             return _keras_2.spec(fullname)
-        if _names.module_exists(fullname) or _is_second_name(fullname):
-            # All are packages, so that imports below them come here too.
+        if _names.module_exists(fullname) or _is_alias(fullname):
+            # Each is a package, so that imports of its submodules use this finder too.
             return ModuleSpec(fullname, _OldModuleLoader(), is_package=True)
         message = _names.missing_module(fullname)
         if message is None:
@@ -94,25 +94,25 @@ class OldModuleFinder(MetaPathFinder):
 
 
 def remove_all() -> None:
-    """Removes all old modules and second names from `sys.modules`."""
+    """Removes all old modules and all aliases from `sys.modules`."""
     for name in [name for name, module in sys.modules.items() if isinstance(module, OldModule)]:
         del sys.modules[name]
         parent, _, child = name.rpartition(".")
-        above = sys.modules.get(parent)
-        if isinstance(vars(above).get(child) if above is not None else None, OldModule):
-            delattr(above, child)
+        holder = sys.modules.get(parent)
+        if isinstance(vars(holder).get(child) if holder is not None else None, OldModule):
+            delattr(holder, child)
     for name, module in list(sys.modules.items()):
         original = _names.original(name)
-        # TensorFlow's own module of the name, made before the installation, stays.
+        # A module that TensorFlow itself imported under this name before the installation stays.
         if original is not None and module is sys.modules.get(original):
             del sys.modules[name]
 
 
-def _is_second_name(fullname: str) -> bool:
+def _is_alias(fullname: str) -> bool:
     original = _names.original(fullname)
     try:
         return original is not None and importlib.util.find_spec(original) is not None
-    except ModuleNotFoundError:  # Nor is there the module above.
+    except ModuleNotFoundError:  # Its parent does not exist either.
         return False
 
 
@@ -122,10 +122,10 @@ _changes = Changes()
 
 
 def install() -> None:
-    """Makes the names of IPU TensorFlow importable: `from tensorflow.python import ipu` and so on.
+    """Makes the names of IPU TensorFlow importable, as in `from tensorflow.python import ipu`.
 
-    It also gives TensorFlow and Keras back the names and arguments that such scripts use and that were lost since, as
-    docs/porting.md lists. A second call does nothing. Thread-safe.
+    Also restores the names and arguments of TensorFlow and Keras that scripts for it use and that newer releases lack;
+    docs/porting.md lists them. Does nothing if the names are installed already. Thread-safe.
     """
     with _lock:
         if _finder in sys.meta_path:
@@ -144,7 +144,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Takes back what `install` did; modules and names that a script has imported stay. Thread-safe."""
+    """Undoes `install`. Modules and names that a script has already imported stay usable. Thread-safe."""
     with _lock:
         if _finder in sys.meta_path:
             _close()
@@ -156,15 +156,16 @@ def _close() -> None:
     sys.meta_path.remove(_finder)
 
 
-# What a shell reports of a process that Ctrl-C ended.
+# The exit status of a process that Ctrl-C ended, as shells report it.
 _INTERRUPTED = 130
 
 
 def run(flag: str, text: str, arguments: Sequence[str], old: OldTensorFlow, is_old: bool, advice: str) -> int:
-    """Runs the script of a path as the main module of this process, or a module after `-m`, or code after `-c`.
+    """Runs a script as the main module of this process, and returns the exit status.
 
-    `old` is what it needs of TensorFlow 1, with what it imports; `is_old` says if it has that as `tensorflow` itself.
-    `advice` ends what is printed of an error that Keras raises.
+    `text` is the path of the script; if `flag` is `-m` or `-c`, it is the name of a module or code. `old` is what the
+    script and its imports need of TensorFlow 1. If `is_old`, `tensorflow` is `tf.compat.v1` in the script itself.
+    `advice` is printed after an error of Keras.
     """
     install()
     if old.in_graphs:
@@ -172,7 +173,7 @@ def run(flag: str, text: str, arguments: Sequence[str], old: OldTensorFlow, is_o
     sys.argv = [flag or text, *arguments]
     if not getattr(sys.flags, "safe_path", False):  # As of Python 3.11.
         sys.path[0] = {"-m": os.getcwd(), "-c": ""}.get(flag, os.path.dirname(os.path.realpath(text)))
-    # Python, too, gives the main module a full path, and leaves `sys.argv` as it was written.
+    # As in Python, the main module has a full path, and `sys.argv` has the path that the user wrote.
     path = "<string>" if flag == "-c" else os.path.abspath(text)
     names: dict[str, object] = {"__builtins__": _tensorflow_1.BUILTINS if is_old else builtins}
     main = ModuleType("__main__")
@@ -193,7 +194,7 @@ def run(flag: str, text: str, arguments: Sequence[str], old: OldTensorFlow, is_o
     except SystemExit:
         raise
     except BaseException as exc:
-        # The script's author has no use for the frames of this file.
+        # The frames of this file do not help the author of the script.
         traceback = exc.__traceback__
         while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
             traceback = traceback.tb_next

@@ -1,4 +1,4 @@
-"""Gives files of Python `tf.compat.v1` where they import `tensorflow`, as it was in TensorFlow 1."""
+"""Makes `tensorflow` mean `tf.compat.v1` in the imports of some files, as in TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -25,19 +25,22 @@ def _import(
     fromlist: Sequence[str] | None = (),
     level: int = 0,
 ) -> ModuleType:
-    """Imports as an `import` statement does, and has the modules of TensorFlow 1 for those of TensorFlow."""
-    old = name if level else _old(name)
-    module = builtins.__import__(old, globals, locals, fromlist or (), level)
-    # A statement without `from` binds the module at the top, or goes on from there to the one that `as` names.
+    """Imports like an `import` statement, but replaces modules of `tensorflow` by modules of `tf.compat.v1`."""
+    current = name if level else _current_name(name)
+    module = builtins.__import__(current, globals, locals, fromlist or (), level)
+    # `import a.b` binds `a`, and `import a.b as c` looks `b` up in `a`, so both need the module that replaces `a`.
     is_top = not (level or fromlist) and f"{name}.".startswith(f"{_TF}.") and not name.startswith(f"{_TF}.compat.")
     return importlib.import_module(_V1) if is_top else module
 
 
-BUILTINS = {**vars(builtins), "__import__": _import}  # As `__builtins__` of the code of such files.
+BUILTINS = {**vars(builtins), "__import__": _import}  # The `__builtins__` of such files.
 
 
-def _old(module: str) -> str:
-    """Returns the name that a module of TensorFlow 1 has now; other modules keep their names."""
+def _current_name(module: str) -> str:
+    """Returns the name that a public module of TensorFlow 1 has now, or `module` itself for other modules.
+
+    Examples: `tensorflow.nn` -> `tensorflow.compat.v1.nn`, `tensorflow.python` -> `tensorflow.python`.
+    """
     if module == _TF:
         return _V1
     path = module.removeprefix(f"{_TF}.")
@@ -48,7 +51,7 @@ def _old(module: str) -> str:
 
 @contextmanager
 def importing(files: frozenset[Path]) -> Iterator[None]:
-    """A block in which these files are imported so."""
+    """A context in which imports of these files have `tf.compat.v1` as `tensorflow`."""
     finder = _Finder(files)
     sys.meta_path.insert(0, finder)
     try:
@@ -64,7 +67,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules that are in some files."""
+    """Finds the modules whose sources are in a set of files."""
 
     def __init__(self, files: frozenset[Path]) -> None:
         self._files = {os.path.realpath(file) for file in files}

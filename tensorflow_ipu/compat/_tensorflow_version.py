@@ -1,4 +1,4 @@
-"""Finds the names of TensorFlow that only TensorFlow 1 or 2 has, or none, and chooses what a script gets."""
+"""Finds uses of names that TensorFlow 1, TensorFlow 2 or both lack, and chooses the TensorFlow of a script."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from tensorflow_ipu.compat._reading import Use
 _TF, _V1 = "tensorflow", "tensorflow.compat.v1"
 _CONTRIB = _names.CONTRIB
 
-# Below `tensorflow`, what is no part of its public names, or is Keras, of which others read.
-_OTHERS = frozenset(
+# Modules below `tensorflow` that are not public, or that `_keras_version.py` checks.
+_UNCHECKED = frozenset(
     ["_api", "compat", "compiler", "core", "estimator", "include", "keras", "lite", "python", "tools", "tsl"]
 )
-# Of `tf`, and Keras's.
+# Modules of `tf` that are modules of Keras.
 _OF_KERAS = frozenset({"initializers", "losses", "metrics", "optimizers"})
-# Modules of `tf.compat.v1` that are put there when it is imported.
+# Modules that `tf.compat.v1` only gets when it is imported, so that they are not in its files.
 _LATE = ("app.flags.", "layers.", "nn.rnn_cell.")
 
-# What says itself how a program executes.
+# Names with which a script itself chooses eager execution or graphs.
 _EAGER = (".GradientTape", ".disable_eager_execution", ".disable_v2_behavior", ".enable_eager_execution")
 _EAGER += (".enable_v2_behavior", ".function")
-# What a script that builds a graph by itself, or trains eagerly, has.
-_OTHERWISE = (".Graph", ".IPUStrategy")
-# What needs a graph; a session, if it runs something: scripts of TensorFlow 2 make one to configure GPUs.
+# Names of scripts that build a graph themselves, or that train with the strategy.
+_GRAPH_OR_STRATEGY = (".Graph", ".IPUStrategy")
+# Names that need a graph. Sessions need one only if they run something: TensorFlow 2 scripts configure GPUs with them.
 _PLACEHOLDERS = tuple(f"{_V1}.{name}" for name in ("placeholder", "sparse_placeholder"))
 _MONITORED = ("MonitoredSession", "MonitoredTrainingSession", "SingularMonitoredSession", "Supervisor")
 _SESSIONS = (f"{_V1}.InteractiveSession", f"{_V1}.Session", *(f"{_V1}.train.{name}" for name in _MONITORED))
+# Arguments of Keras's `fit` that methods of the same name in other packages lack.
 _OF_FIT = frozenset({"batch_size", "epochs", "steps_per_epoch", "validation_data"})
 
 
 class Version(enum.Enum):
-    """The TensorFlow that alone has a name."""
+    """The only version of TensorFlow that has a name, or NONE if neither version has it."""
 
     ONE = enum.auto()
     TWO = enum.auto()
@@ -47,30 +48,34 @@ class Version(enum.Enum):
 
 @dataclass(frozen=True)
 class OldTensorFlow:
-    """What a script for TensorFlow 1 needs."""
+    """The features of TensorFlow 1 that a script needs, and the findings that show it."""
 
-    files: frozenset[Path] = frozenset()  # Those for which `tensorflow` is `tf.compat.v1`.
-    in_graphs: bool = False  # As without eager execution.
+    files: frozenset[Path] = frozenset()  # The files in which `tensorflow` is `tf.compat.v1`.
+    in_graphs: bool = False  # True if the script needs graphs instead of eager execution.
     because: tuple[Finding, ...] = ()
 
 
 def old_tensorflow(project: Project) -> OldTensorFlow:
-    """Returns what a script needs of TensorFlow 1; nothing where it is for TensorFlow 2.
+    """Returns what a script needs of TensorFlow 1, which is nothing if it is a script of TensorFlow 2.
 
-    If no file of a script has a name that only TensorFlow 2 has, all get `tf.compat.v1`; else those that need it alone.
+    * If names of TensorFlow 1 are used, but none of TensorFlow 2, all files get `tf.compat.v1`. They run in graphs,
+      unless a file selects eager execution.
+    * If names of both are used, only the files that need it get `tf.compat.v1`, with eager execution.
+    * If names of neither are used, `tf.compat.v1.placeholder` or a session that runs something shows that the script
+      needs graphs, unless it also trains eagerly or with Keras.
     """
-    faults = list(_faults(project))
-    of_1 = [finding for finding, version in faults if version is Version.ONE]
-    of_2 = {Path(finding.path) for finding, version in faults if version is Version.TWO}
+    problems = list(_problems(project))
+    of_1 = [finding for finding, version in problems if version is Version.ONE]
+    of_2 = {Path(finding.path) for finding, version in problems if version is Version.TWO}
     uses = [(str(file), *use) for file, reading in project.files.items() for use in project.meanings(reading)]
     of_tensorflow = [full for _, _, full in uses if full.startswith(f"{_TF}.")]
     methods = list(_methods(project))
     is_eager = any(full.endswith(_EAGER) for full in of_tensorflow) or any(
         name == "numpy" and not (call.args or call.keywords) for name, call in methods
     )
-    decided = of_1 or of_2 or is_eager or any(full.endswith(_OTHERWISE) for full in of_tensorflow)
-    wanted = () if decided else _wanting_graphs(methods)
-    graphs = sorted(Finding(path, line, f"`{full}` needs a graph") for path, line, full in uses if full in wanted)
+    is_decided = of_1 or of_2 or is_eager or any(full.endswith(_GRAPH_OR_STRATEGY) for full in of_tensorflow)
+    graph_names = () if is_decided else _graph_names(methods)
+    graphs = sorted(Finding(path, line, f"`{full}` needs a graph") for path, line, full in uses if full in graph_names)
     files = {Path(finding.path) for finding in of_1} if of_2 else set(project.files if of_1 else ())
     files -= of_2
     because = [finding for finding in of_1 if Path(finding.path) in files] or graphs
@@ -79,35 +84,35 @@ def old_tensorflow(project: Project) -> OldTensorFlow:
 
 
 def lost(project: Project, old: OldTensorFlow) -> list[Finding]:
-    """Returns the places of names that no TensorFlow has any more, or not the one that a file gets."""
+    """Returns the uses of names that TensorFlow no longer has, or that the TensorFlow of the file lacks."""
     findings = set[Finding]()
-    for finding, version in _faults(project):
+    for finding, version in _problems(project):
         if version is Version.NONE or (version is Version.ONE and Path(finding.path) not in old.files):
             findings.add(finding)
     return sorted(findings)
 
 
-def _faults(project: Project) -> Iterator[tuple[Finding, Version]]:
+def _problems(project: Project) -> Iterator[tuple[Finding, Version]]:
     for file, reading in project.files.items():
-        for line, (message, version) in project.faults(reading, _fault):
+        for line, (message, version) in project.problems(reading, _problem):
             yield Finding(str(file), line, message), version
 
 
-def _fault(full: str) -> tuple[str, Version] | None:
+def _problem(full: str) -> tuple[str, Version] | None:
     parts = full.split(".")[1:] if full.startswith(f"{_TF}.") else []
     if full.startswith(f"{_CONTRIB}."):
         message = _names.missing_name(_CONTRIB, parts[1])
         return (message, Version.NONE) if message else None
-    by = parts[1] if parts[:1] == ["compat"] and len(parts) > 2 else ""
-    parts = parts[2:] if by else parts
-    if not parts or parts[0] in _OTHERS or parts[-1].startswith("__") or not TENSORFLOW_2.is_installed:
+    compat = parts[1] if parts[:1] == ["compat"] and len(parts) > 2 else ""  # `v1`, `v2` or none.
+    parts = parts[2:] if compat else parts
+    if not parts or parts[0] in _UNCHECKED or parts[-1].startswith("__") or not TENSORFLOW_2.is_installed:
         return None
-    if any(f"{module}.{name}" == full for module, name, _ in _names.ATTRIBUTES):  # Which the compatibility layer has.
+    if any(f"{module}.{name}" == full for module, name, _ in _names.ATTRIBUTES):  # The compatibility layer has it.
         return None
     in_1, in_2 = _in_1(".".join(parts)), _in_2(".".join(parts))
-    if not (in_1 if by == "v1" else in_2 if by else in_1 or in_2):
+    if not (in_1 if compat == "v1" else in_2 if compat else in_1 or in_2):
         return f"TensorFlow has no `{full}` any more", Version.NONE
-    if by or in_1 == in_2:
+    if compat or in_1 == in_2:
         return None
     return f"only TensorFlow {1 if in_1 else 2} has `{full}`", Version.ONE if in_1 else Version.TWO
 
@@ -124,7 +129,7 @@ def _in_2(path: str) -> bool:
 
 
 def _methods(project: Project) -> Iterator[tuple[str, ast.Call]]:
-    """Yields the calls of methods, with their names; functions of modules are none."""
+    """Yields the name and the call of each method call. Calls of functions in modules are not included."""
     for reading in project.files.values():
         for use in reading.calls:
             match use.node:
@@ -133,8 +138,8 @@ def _methods(project: Project) -> Iterator[tuple[str, ast.Call]]:
                         yield name, call
 
 
-def _wanting_graphs(methods: list[tuple[str, ast.Call]]) -> tuple[str, ...]:
-    """Returns the names, of both TensorFlows, for which a script gets graphs; none beside Keras's `compile` and `fit`."""
+def _graph_names(methods: list[tuple[str, ast.Call]]) -> tuple[str, ...]:
+    """Returns the names whose use shows that a script needs graphs; none if it calls Keras's `compile` or `fit`."""
     options = {keyword.arg for name, call in methods if name == "fit" for keyword in call.keywords}
     if options & _OF_FIT or any(name == "compile" for name, _ in methods):
         return ()

@@ -1,4 +1,4 @@
-"""The categories of configuration attributes: the compiler, libraries, the machine and numbers."""
+"""The categories of configuration attributes: for the compiler, the libraries, the machine and arithmetic."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class Math(Category):
 
 
 class Optimizations(Category):
-    """What the compiler may do to a program."""
+    """Optimizations of programs by the compiler."""
 
     math = Subcategory(Math)
     prefetch_data_streams = Option(True, "The host fetches the next data while the IPU works.", effect=_MODEL)
     combine_embedding_lookups = Option(False, "Merges look-ups in the same table: less time, more memory.")
     combine_matmuls = Option(False, "Merges matrix multiplications that share their weights or input.")
-    enable_graph_outlining = Option(True, "Like parts of a program share code: less memory, more time.", effect=_MODEL)
+    enable_graph_outlining = Option(True, "Equal parts of a program share code: less memory, more time.", effect=_MODEL)
     merge_infeed_io_copies = Option(
         True, "Copies the tensors of an infeed element together: less time, more memory.", effect=_MODEL
     )
     maximum_cross_replica_sum_buffer_size = Option(
         0,
-        "Bytes of gradients that may wait for one sum over replicas. In the emulator: the most bytes of a message"
-        " between workers, which holds several small tensors of a collective or a piece of a large one; 0 is 1 MiB."
-        " All workers set it alike.",
+        "Bytes of gradients that may wait for one sum over replicas. In the emulator: the largest size in bytes of a"
+        " message between workers; 0 is 1 MiB. A message contains several small tensors of a collective, or a part of a"
+        " large one. All workers must set the same value.",
         effect=_ACTS,
         at_least=0,
     )
@@ -48,7 +48,7 @@ class Optimizations(Category):
     maximum_inter_ipu_copies_buffer_size = Option(
         0, "Bytes that may wait for one copy between IPUs.", effect=_MODEL, at_least=0
     )
-    maximum_send_recv_cluster_size = Option(0, "Bytes that may wait for one exchange with the host.", at_least=0)
+    maximum_send_recv_cluster_size = Option(0, "Bytes that may wait for one transfer from or to the host.", at_least=0)
     maximum_reduce_many_buffer_size = Option(0, "Bytes that may wait for joint reductions.", at_least=0)
     maximum_all_gather_buffer_size = Option(0, "Bytes that may wait for one all-gather.", at_least=0)
     minimum_remote_tensor_size = Option(
@@ -56,9 +56,9 @@ class Optimizations(Category):
     )
     merge_remote_buffers = Option(
         MergeRemoteBuffersBehaviour.IF_BENEFICIAL,
-        "Merges remote buffers of like shape, so that computations on them can share code.",
+        "Merges remote buffers of equal shape, so that computations on them can share code.",
     )
-    enable_gather_simplifier = Option(True, "Rewrites embedding look-ups more boldly.")
+    enable_gather_simplifier = Option(True, "Rewrites embedding look-ups more aggressively.")
     triangular_solve_expander_block_size = Option(
         0,
         "Rows of a block of a triangular system, on one tile; 0 lets the compiler choose. Smaller blocks spread the"
@@ -66,11 +66,11 @@ class Optimizations(Category):
         at_least=0,
     )
     cholesky_block_size = Option(
-        0, "Rows of a block of a Cholesky factor, likewise; 0 lets the compiler choose.", at_least=0
+        0, "Rows of a block of a Cholesky factor, on one tile; 0 lets the compiler choose.", at_least=0
     )
     enable_fast_math = Option(
         False,
-        "Former place of `optimizations.math.fast`, a separate value.",
+        "Former name of `optimizations.math.fast`. Its value is separate.",
         deprecated="use `optimizations.math.fast` instead, which this attribute does not set",
     )
     enable_dynamic_slice_replacement = Option(
@@ -81,16 +81,16 @@ class Optimizations(Category):
 class Scheduling(Category):
     """The order of the operations of a program."""
 
-    algorithm = Option(SchedulingAlgorithm.CHOOSE_BEST, "How the order of operations is found.")
+    algorithm = Option(SchedulingAlgorithm.CHOOSE_BEST, "Algorithm that orders the operations.")
     maximum_scheduler_lookahead_depth = Option(
-        5, "Operations that `LOOK_AHEAD` looks ahead; its time grows steeply with it.", at_least=0
+        5, "Number of operations that `LOOK_AHEAD` looks ahead; its time grows steeply with this number.", at_least=0
     )
     maximum_scheduler_search_space_size = Option(
-        64, "Orders that `LOOK_AHEAD` compares in one place at most.", at_least=0
+        64, "Maximum number of orders that `LOOK_AHEAD` compares in one place.", at_least=0
     )
 
 
-# Typed here once: the contents are open until the system is configured, when they must be text by text.
+# The default of `poplar_options`. Its contents are checked when the system is configured: keys and values must be text.
 _NONE: dict[str, Any] = {}
 
 
@@ -99,9 +99,9 @@ class Convolutions(Category):
 
     poplar_options = Option(
         _NONE,
-        "Options of all convolutions, as text. `partialsType`, `half` or `float`: the type in which float16 sums"
-        " up; results depend on no other option. `availableMemoryProportion`: share of an IPU's memory, 0 to 1, for"
-        " intermediate values.",
+        "Options of all convolutions, as text. `partialsType`, `half` or `float`, is the type of partial sums of"
+        " float16; results depend on no other option. `availableMemoryProportion` is the share of an IPU's memory, 0 to"
+        " 1, for intermediate values.",
         effect=_ACTS,
     )
 
@@ -110,10 +110,12 @@ class Matmuls(Category):
     """Matrix multiplications."""
 
     clear_pass_type = Option(
-        False, "Hides from the library which pass a multiplication belongs to, which can save memory."
+        False,
+        "Does not inform the matrix library whether a multiplication belongs to the forward or the backward pass. This can"
+        " save memory.",
     )
     poplar_options = Option(
-        _NONE, "Those of `convolutions.poplar_options`, for all matrix multiplications.", effect=_ACTS
+        _NONE, "The same options as `convolutions.poplar_options`, for all matrix multiplications.", effect=_ACTS
     )
 
 
@@ -128,7 +130,7 @@ class Slices(Category):
 
     poplar_options = Option(
         _NONE,
-        "Options of all slices, look-ups and updates, as text. `availableMemoryProportion`: share of an IPU's"
+        "Options of all slices, look-ups and updates, as text. `availableMemoryProportion` is the share of an IPU's"
         " memory, 0 to 1, for intermediate values.",
     )
 
@@ -141,32 +143,34 @@ def _version(value: str) -> str:
 
 
 class DeviceConnection(Category):
-    """When the system attaches to its IPUs, and what it may assume of IPUs that it is not attached to."""
+    """The time at which the system attaches to its IPUs, and properties that it assumes of IPUs before."""
 
     type = Option(
         DeviceConnectionType.ALWAYS,
-        "When to attach. `ALWAYS` and `ON_DEMAND` are the same here. With `NEVER` running a program is an error,"
-        " and with `PRE_COMPILE` each run returns zeros.",
+        "When the system attaches to its IPUs. `ALWAYS` and `ON_DEMAND` are the same here. With `NEVER`, running a program"
+        " is an error. With `PRE_COMPILE`, each run returns zeros.",
         effect=_ACTS,
     )
     version = Option(
         "",
-        'Generation of the IPUs: `"ipu1"`, `"ipu2"`, `"ipu21"`, a machine\'s name, or `""` to ask the device. `NEVER` and'
-        " `PRE_COMPILE` need it.",
+        'Generation of the IPUs: `"ipu1"`, `"ipu2"`, `"ipu21"`, a machine\'s name, or `""` to query the device. `NEVER`'
+        " and `PRE_COMPILE` require it.",
         canonical=_version,
         choices=_VERSIONS,
     )
     enable_remote_buffers = Option(
         False,
-        "Programs may keep tensors in host memory (remote buffers). It counts only while the system is not attached.",
+        "Programs may keep tensors in host memory (remote buffers). Used only while the system is not attached.",
         effect=_MODEL,
     )
 
 
 class IOTiles(Category):
-    """Tiles of each IPU that are set apart for streaming data in and out."""
+    """Tiles of each IPU that are reserved for streaming data in and out."""
 
-    num_io_tiles = Option(0, "Tiles of each IPU that are kept for input and output.", effect=_MODEL, at_least=0)
+    num_io_tiles = Option(
+        0, "Number of tiles of each IPU that are reserved for input and output.", effect=_MODEL, at_least=0
+    )
     place_ops_on_io_tiles = Option(
         False,
         "Places operations that stream data on those tiles; needs `io_tiles.num_io_tiles` above 0.",
@@ -183,14 +187,16 @@ class IOTiles(Category):
 
 
 class IPUModel(Category):
-    """The IPU Model, which stands in for hardware where `TF_POPLAR_FLAGS` has `--use_ipu_model`."""
+    """The IPU Model, which replaces hardware if `TF_POPLAR_FLAGS` has `--use_ipu_model`."""
 
     compile_ipu_code = Option(True, "Compiles code for the tiles instead of estimating their timing.")
-    tiles_per_ipu = Option(0, "Tiles of each modelled IPU; 0 for those of its version.", effect=_MODEL, at_least=0)
+    tiles_per_ipu = Option(
+        0, "Number of tiles of each modelled IPU; 0 for the number of its version.", effect=_MODEL, at_least=0
+    )
     version = Option(
         "ipu2",
         'Generation of the modelled IPUs: `"ipu1"`, `"ipu2"`, `"ipu21"`, a machine\'s name such as `"IPU-POD16"`, or `""`'
-        " where the model is not in use.",
+        " if the model is not used.",
         effect=_MODEL,
         canonical=_version,
         choices=_VERSIONS,
@@ -198,10 +204,10 @@ class IPUModel(Category):
 
 
 class MultiReplicaDistribution(Category):
-    """How the replicas of one program are shared out among several processes."""
+    """The distribution of a program's replicas among several processes."""
 
     process_index = Option(0, "Number of this process, counted from 0.")
-    process_count = Option(0, "Processes that run the program together; 0 for this one alone.", at_least=0)
+    process_count = Option(0, "Number of processes that run the program together; 0 for a single process.", at_least=0)
 
 
 class Experimental(Category):
@@ -210,39 +216,39 @@ class Experimental(Category):
     always_rearrange_copies_on_the_host = Option(
         False, "Changes the layout of data on the host: less device memory, more latency."
     )
-    enable_remote_buffer_embedding = Option(
-        False, "Embeddings that live on the host use remote buffers.", effect=_MODEL
-    )
+    enable_remote_buffer_embedding = Option(False, "Embeddings on the host use remote buffers.", effect=_MODEL)
     enable_prng_stability = Option(
         False,
-        "What all replicas compute alike they round alike, so that stochastic rounding does not make their weights"
-        " drift apart.",
+        "A value that is equal on all replicas is rounded to the same result on all of them. So stochastic rounding does"
+        " not make their weights diverge.",
         effect=_ACTS,
     )
     multi_replica_distribution = Subcategory(MultiReplicaDistribution)
 
 
 class FloatingPointBehaviour(Category):
-    """What the arithmetic of the device does on exceptional values, and how it rounds."""
+    """Rounding and exceptions of floating-point arithmetic on the device."""
 
-    inv = Option(False, "An operation that gives a NaN from numbers, such as 0/0, stops the program.", effect=_ACTS)
+    inv = Option(
+        False, "An operation whose result is NaN without a NaN operand, such as 0/0, stops the program.", effect=_ACTS
+    )
     div0 = Option(False, "A division by zero stops the program.", effect=_ACTS)
     oflo = Option(False, "A result above the largest number of float16, 65504, stops the program.", effect=_ACTS)
     esr = Option(
         StochasticRoundingBehaviour.OFF,
-        "Whether, and where, results of half precision are rounded at random.",
+        "Selects the float16 results that are rounded stochastically.",
         effect=_ACTS,
     )
     nanoo = Option(
         False,
-        "Half-precision overflow gives a NaN. Otherwise it gives the largest number of the type if another"
-        " attribute of these is set, else infinity.",
+        "The result of a float16 overflow is NaN. Otherwise, it is the largest number of the type if another attribute"
+        " of this category is set, and infinity if none is.",
         effect=_ACTS,
     )
     set_all = Option(
         False,
-        "Switches on `inv`, `div0`, `oflo` and `nanoo`, and sets `esr` to `StochasticRoundingBehaviour.ON`. The"
-        " configuration in force shows it; this object keeps the assigned values.",
+        "Switches on `inv`, `div0`, `oflo` and `nanoo`, and sets `esr` to `StochasticRoundingBehaviour.ON`."
+        " `get_ipu_config` returns these values; this object keeps the assigned ones.",
         effect=_ACTS,
     )
 
@@ -252,9 +258,10 @@ class NormsExperimental(Category):
 
     distributed_batch_norm_replica_group_size = Option(
         1,
-        "How many consecutive replicas share mean, variance and sums of gradients of a batch normalisation in"
-        " training: TensorFlow's fused one, Keras's layer of four dimensions. It divides the IPUs of each device"
-        " that has several. Not together with I/O tiles.",
+        "Number of consecutive replicas that share mean, variance and sums of gradients of a batch normalisation in"
+        " training. This applies to TensorFlow's fused operation, and to Keras's layer with inputs of four dimensions."
+        " The number must divide the number of IPUs of each device with several IPUs. Not supported together with I/O"
+        " tiles.",
         at_least=1,
         effect=_ACTS,
     )

@@ -1,4 +1,4 @@
-"""Checks of a configuration before the system takes it."""
+"""Checks a configuration, and resolves it to the options of each device, before it is applied."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 
 def as_tuple(selection: Any) -> tuple[int, ...]:
-    """Converts a selection to a tuple; a number means a single device."""
+    """Returns a selection as a tuple: `4 -> (4,)`, since a number selects a single device."""
     return (selection,) if type(selection) is int else tuple(selection)
 
 
 def multi_ipu(index: int, machine: int) -> range | None:
-    """Returns the IPUs of a MultiIPU id, or None."""
-    # In a machine of N IPUs the ids 0 to N-1 are the single IPUs; then come N/2 pairs of neighbours, N/4 fours, and so on,
-    # each row with as many groups as are complete. Of four IPUs, 4 is (0, 1), 5 is (2, 3), and 6 all.
+    """Returns the IPUs that the MultiIPU id `index` selects on a machine of `machine` IPUs, or None.
+
+    The ids 0 to N-1 of N IPUs are the single IPUs. The next ids are the N/2 pairs of neighbours, then the N/4 groups of
+    four, and so on. Incomplete groups have no id. For four IPUs, id 4 selects (0, 1), id 5 (2, 3), and id 6 all.
+    """
     size = 1
     while index >= 0 and size <= machine:
         groups = machine // size
@@ -36,13 +38,13 @@ def multi_ipu(index: int, machine: int) -> range | None:
 
 
 def overlaps(ids: Sequence[int], machine: int) -> list[tuple[int, int]]:
-    """Returns the pairs of known MultiIPU ids that share an IPU, in the order of `ids`."""
+    """Returns the pairs of valid MultiIPU ids that share an IPU, in the order of `ids`."""
     groups = {index: group for index in dict.fromkeys(ids) if (group := multi_ipu(index, machine)) is not None}
-    known = list(groups)
+    valid = list(groups)
     return [
         (first, second)
-        for at, first in enumerate(known)
-        for second in known[at + 1 :]
+        for position, first in enumerate(valid)
+        for second in valid[position + 1 :]
         if groups[first].start < groups[second].stop and groups[second].start < groups[first].stop
     ]
 
@@ -52,7 +54,10 @@ def check_host_device(device: object) -> None:
 
 
 def resolve(config: IPUConfig) -> tuple[IpuOptions, ...]:
-    """Checks a configuration and returns the options of each device; a selection by a number becomes a list in place."""
+    """Checks a configuration and returns the options of each device.
+
+    Also changes `config`: a selection by one number becomes a list, `auto_select_ipus = 2` becomes `[2]`.
+    """
     _raise_all(_faults_of_types(config))
     if isinstance(config.auto_select_ipus, int):
         config.auto_select_ipus = [config.auto_select_ipus]
@@ -67,7 +72,7 @@ def resolve(config: IPUConfig) -> tuple[IpuOptions, ...]:
             *_faults_of_rules(config, on_model),
         ]
     )
-    values = {name: getattr(at, option.name) for name, option, at in options_of(config)}
+    values = {name: getattr(category, option.name) for name, option, category in options_of(config)}
     if config.floating_point_behaviour.set_all:
         values.update({f"floating_point_behaviour.{name}": True for name in ("inv", "div0", "oflo", "nanoo")})
         values["floating_point_behaviour.esr"] = StochasticRoundingBehaviour.ON
@@ -76,7 +81,7 @@ def resolve(config: IPUConfig) -> tuple[IpuOptions, ...]:
 
 
 def check_values(config: IPUConfig) -> None:
-    """Checks each attribute alone."""
+    """Checks the type and the value of each attribute, without rules between attributes."""
     _raise_all(_faults_of_types(config))
     _raise_all(_faults_of_values(config))
 
@@ -89,7 +94,7 @@ def _raise_all(exceptions: Iterable[Exception]) -> None:
 
 
 def _ipus_of_devices(config: IPUConfig) -> list[int]:
-    """Returns the IPUs of each selected device, without those of faulty entries."""
+    """Returns the number of IPUs of each selected device. Ignores invalid entries."""
     chosen = as_tuple(config.select_ipus)
     if not chosen:
         return [count for count in as_tuple(config.auto_select_ipus) if count >= 1]
@@ -114,7 +119,7 @@ def _faults_of_selection(config: IPUConfig, counts: list[int], on_model: bool) -
     devices = environment.registered_devices()
     if len(counts) > devices:
         yield DeviceLimitError(
-            f"{len(counts)} devices are asked for and {devices} were registered; "
+            f"{len(counts)} devices are requested, but {devices} were registered; "
             + environment.way_out(environment.DEVICES_VARIABLE, len(counts))
         )
     replicas, ipus_per_replica = environment.local_replicas(), environment.ipus_per_replica()
@@ -124,8 +129,8 @@ def _faults_of_selection(config: IPUConfig, counts: list[int], on_model: bool) -
             name, selection = ("auto_select_ipus", auto) if auto else ("select_ipus", chosen)
             yield ValueError(
                 f"`{name}={list(selection)}` gives `/device:IPU:0` {counts[0]} IPUs, and"
-                f" `{environment.REPLICAS_VARIABLE}`, which `run --replicas` sets, says {replicas} replicas a worker, which"
-                f" need {needed}: leave out `{name}`, or run with other `--replicas`"
+                f" `{environment.REPLICAS_VARIABLE}`, which `run --replicas` sets, requests {replicas} replicas a worker,"
+                f" which need {needed}: leave out `{name}`, or run with other `--replicas`"
             )
     group = config.norms.experimental.distributed_batch_norm_replica_group_size
     for ordinal, count in enumerate(counts):
@@ -143,7 +148,7 @@ def _faults_of_counts(counts: tuple[int, ...], total: int) -> Iterator[Exception
     machine = environment.ipu_count()
     if total > machine:
         yield DeviceLimitError(
-            f"`auto_select_ipus={list(counts)}` asks for {total} IPUs and the machine has {machine}; "
+            f"`auto_select_ipus={list(counts)}` requests {total} IPUs, but the machine has {machine}; "
             + environment.way_out(environment.COUNT_VARIABLE, total)
         )
 
@@ -171,11 +176,11 @@ def _faults_of_ids(ids: tuple[int, ...]) -> Iterator[Exception]:
 
 
 def _faults_of_types(config: IPUConfig) -> Iterator[Exception]:
-    # Assignments are checked; lists and dictionaries may have changed in place since.
-    for name, option, at in options_of(config):
-        value = getattr(at, option.name)
+    # Assignments have been checked, but lists and dictionaries may have been changed in place.
+    for name, option, category in options_of(config):
+        value = getattr(category, option.name)
         try:
-            option.metadata(at).check_type(value)
+            option.metadata(category).check_type(value)
         except TypeError as exc:
             yield exc
         for key, setting in value.items() if option.hint is dict else ():
@@ -187,14 +192,14 @@ def _faults_of_types(config: IPUConfig) -> Iterator[Exception]:
 
 
 def _faults_of_values(config: IPUConfig) -> Iterator[Exception]:
-    for name, option, at in options_of(config):
-        value = getattr(at, option.name)
+    for name, option, category in options_of(config):
+        value = getattr(category, option.name)
         if option.hint is dict:
             yield from map(ValueError, poplar_options.faults(name, value))
         if option.choices is not None and option.canonical(value) not in option.choices:
             allowed = listing(show(choice) for choice in option.choices)
             yield ValueError(f"`{name}={show(value)}` is not known; choose from {allowed}")
-        # Written so that a NaN fails both.
+        # These comparisons are negated so that a NaN fails.
         if option.at_least is not None and not value >= option.at_least:
             yield ValueError(f"`{name}={value}` is too low; it must be at least {option.at_least}")
         elif option.at_most is not None and not value <= option.at_most:
@@ -218,7 +223,7 @@ def _faults_of_rules(config: IPUConfig, on_model: bool) -> Iterator[Exception]:
     detached = (DeviceConnectionType.NEVER, DeviceConnectionType.PRE_COMPILE)
     if connection.type in detached and connection.version == "":
         yield ValueError(
-            f"`device_connection.version` is empty, and `{connection.type}` attaches to no device that could tell it;"
+            f"`device_connection.version` is empty, but `{connection.type}` attaches to no device that could be queried;"
             ' set it, for instance to `"ipu2"`'
         )
     prefix = "experimental.multi_replica_distribution"

@@ -1,4 +1,4 @@
-"""The enumerations that configuration attributes and helpers take."""
+"""The enumerations that are values of configuration attributes and arguments of helpers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from enum import Enum
 
 
 class SelectionOrder(Enum):
-    """The order in which the shards of a program get the IPUs of a device.
+    """The order in which IPUs of a device are assigned to the shards of a program.
 
-    The IPUs of a machine form a ladder with two IPUs a rung, numbered rung by rung. For sixteen IPUs:
+    The IPUs of a machine form a ladder with two IPUs on each rung, which are numbered rung by rung. For sixteen IPUs:
 
-    * `AUTO`: the machine chooses.
-    * `ZIGZAG`: by number, so each second step crosses a rung: 0, 1, 2, 3, ...
+    * `AUTO`: the machine chooses the order.
+    * `ZIGZAG`: by number: 0, 1, 2, 3, ... Each second step is a diagonal between two rungs.
     * `SNAKE`: each step is a direct link: 0, 1, 3, 2, 4, 5, 7, 6, ...
     * `HOOF`: up one side and down the other, so first and last are neighbours: 0, 2, ..., 14, 15, ..., 3, 1.
     """
@@ -23,7 +23,7 @@ class SelectionOrder(Enum):
 
 
 class ExecutionProfileType(Enum):
-    """How fine an execution profile is: none, per device, per IPU or per tile."""
+    """The level of detail of an execution profile: none, per device, per IPU or per tile."""
 
     NO_PROFILE = 0
     DEVICE_PROFILE = 1
@@ -32,12 +32,12 @@ class ExecutionProfileType(Enum):
 
 
 class DeviceConnectionType(Enum):
-    """When the system attaches to its IPUs.
+    """The time at which the system attaches to its IPUs.
 
     * `ALWAYS`: while the system is configured.
     * `ON_DEMAND`: when the first program runs.
-    * `NEVER`: programs are compiled only; to run one is an error.
-    * `PRE_COMPILE`: programs are compiled, and each run of one returns zeros.
+    * `NEVER`: not at all. Programs are only compiled; running one is an error.
+    * `PRE_COMPILE`: not at all. Programs are compiled, and each run returns zeros.
     """
 
     ALWAYS = 0
@@ -47,7 +47,7 @@ class DeviceConnectionType(Enum):
 
 
 class MergeRemoteBuffersBehaviour(Enum):
-    """Whether remote buffers of like shape are merged: never, always, or where it lets code be shared."""
+    """The condition for merging remote buffers of equal shape: never, always, or if computations can then share code."""
 
     NO_MERGING = 0
     MERGE = 1
@@ -55,13 +55,13 @@ class MergeRemoteBuffersBehaviour(Enum):
 
 
 class SchedulingAlgorithm(Enum):
-    """How the operations of a program are put in order.
+    """The algorithm that orders the operations of a program.
 
-    * `CHOOSE_BEST`: try the others and keep the order with the lowest expected peak of live memory.
-    * `CLUSTERING`: move groups of operations as one past stretches that need much memory.
-    * `POST_ORDER`: a post-order walk of the graph.
-    * `LOOK_AHEAD`: from each operation that is ready, look a bounded number of steps ahead.
-    * `SHORTEST_PATH`: prefer what is closest to the result.
+    * `CHOOSE_BEST`: all algorithms are tried, and the order with the lowest estimated peak of live memory is used.
+    * `CLUSTERING`: groups of operations are moved together past sections that need much memory.
+    * `POST_ORDER`: the graph is traversed in post-order.
+    * `LOOK_AHEAD`: from each ready operation, a bounded number of steps ahead is evaluated.
+    * `SHORTEST_PATH`: the operation that is closest to the result comes first.
     """
 
     CHOOSE_BEST = 0
@@ -72,7 +72,12 @@ class SchedulingAlgorithm(Enum):
 
 
 class StochasticRoundingBehaviour(Enum):
-    """Where half-precision results are rounded at random: nowhere, everywhere, or where all replicas agree."""
+    """The float16 results that are rounded stochastically.
+
+    * `OFF`: none.
+    * `ON`: all.
+    * `REPLICA_IDENTICAL_ONLY`: the results that are equal on all replicas.
+    """
 
     OFF = 0
     ON = 1
@@ -80,12 +85,12 @@ class StochasticRoundingBehaviour(Enum):
 
     @staticmethod
     def from_bool(value: bool) -> StochasticRoundingBehaviour:
-        """Returns `ON` for a true `value`, `OFF` for a false one."""
+        """Returns `ON` if `value` is true, otherwise `OFF`."""
         return StochasticRoundingBehaviour.ON if value else StochasticRoundingBehaviour.OFF
 
 
 class SyntheticDataCategory(Enum):
-    """The kinds of data that `TF_POPLAR_FLAGS` can keep from passing between host and device."""
+    """The kinds of data whose transfer between host and device `TF_POPLAR_FLAGS` can switch off."""
 
     Seed = 0
     Infeed = 1

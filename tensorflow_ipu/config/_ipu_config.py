@@ -1,4 +1,4 @@
-"""The configuration object that users fill in, its files, and its application to the system."""
+"""`IPUConfig`, and the functions that apply, reset, return, save and load a configuration."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _NO_OPTIONS: dict[str, Any] = {}
 
 
 def _selection(doc: str) -> Option[int | list[int] | tuple[int, ...]]:
-    """Declares an attribute that selects the IPUs of devices."""
+    """Returns an option that selects the IPUs of devices."""
     return Option([], doc, effect=Effect.ACTS, hint=int | list[int] | tuple[int, ...], canonical=as_tuple)
 
 
 class IPUConfig(Category):
-    """The configuration of the IPU system: a tree of attributes, each with its default in a new object.
+    """The configuration of the IPU system: a tree of attributes. In a new object, all have their defaults.
 
         config = IPUConfig()
         config.auto_select_ipus = 2
         config.io_tiles.num_io_tiles = 32
         config.configure_ipu_system()
 
-    An assignment must have exactly the type of the attribute (`True` is no `int`, `1` no `float`), and unknown names are
-    refused. `get_attribute_metadata` returns the type, the default and the meaning of an attribute. Equal objects describe
-    the same system; `copy` and `deepcopy` both return an independent one.
+    An assigned value must have exactly the type of the attribute (`True` is no `int`, `1` no `float`). An assignment to
+    an unsupported name raises an error. `get_attribute_metadata` returns the type, the default and the meaning of an
+    attribute. Objects are equal if they describe the same system. Both `copy` and `deepcopy` return an independent object.
     """
 
     allow_recompute = Option(
@@ -49,14 +49,14 @@ class IPUConfig(Category):
     compilation_poplar_options = Option(_NO_OPTIONS, "Options of the Poplar compiler, as text.")
     gcl_poplar_options = Option(_NO_OPTIONS, "Options of collective operations, as text.")
     auto_select_ipus = _selection(
-        "IPUs of each device: `[2, 4]` makes `/device:IPU:0` of two IPUs and `/device:IPU:1` of four; a number"
-        " makes one device. A program runs as many replicas as its shards fit into the device. Without this and"
-        " `select_ipus` there is one device of one IPU, or of what a worker's replicas need under `python -m"
-        " tensorflow_ipu run --replicas`."
+        "Number of IPUs of each device: `[2, 4]` makes `/device:IPU:0` of two IPUs and `/device:IPU:1` of four. A"
+        " number makes one device. A program runs as many replicas as fit into the device, each with one IPU for each"
+        " shard. Without this and `select_ipus`, there is one device of one IPU. Under `python -m tensorflow_ipu run"
+        " --replicas`, it has the IPUs that a worker's replicas need."
     )
     select_ipus = _selection(
-        "MultiIPU id of each device: 0 to N-1 are the N IPUs of the machine, then come pairs of neighbours, fours"
-        " and so on up to 2N-2, the whole machine. A number makes one device."
+        "MultiIPU id of each device. The ids 0 to N-1 are the N IPUs of the machine. The next ids are pairs of"
+        " neighbours, groups of four and so on, up to 2N-2 for the whole machine. A number makes one device."
     )
     convolutions = Subcategory(_categories.Convolutions)
     device_connection = Subcategory(_categories.DeviceConnection)
@@ -82,17 +82,19 @@ class IPUConfig(Category):
 
 
 def configure_ipu_system(config: IPUConfig | IpuOptions, device: str = "cpu", reset_configuration: bool = True) -> None:
-    """Applies a configuration; a different one first resets the system, with a warning, once no program runs.
+    """Applies a configuration, as soon as no program runs.
+
+    If a different configuration is in force, it is reset first, with a warning in the log.
 
     Args:
-      config: The configuration, or one of the records of `get_ipu_config`, which brings that configuration back.
-      device: The host device; it makes no difference.
-      reset_configuration: Whether a different configuration may replace the one in force.
+      config: The configuration, or a record that `get_ipu_config` returned, to restore that configuration.
+      device: The host device, which is ignored.
+      reset_configuration: True if a different configuration may replace the one in force.
 
     Raises:
-      TypeError: An argument has the wrong type, or a list or dictionary holds values of the wrong type.
-      ValueError: Attributes contradict each other or hold values that make no sense.
-      DeviceLimitError: More IPUs or devices are asked for than there are.
+      TypeError: An argument has the wrong type, or a list or dictionary contains values of the wrong type.
+      ValueError: Values of attributes are invalid or contradict each other.
+      DeviceLimitError: The configuration requests more IPUs or devices than there are.
       tf.errors.FailedPreconditionError: `reset_configuration` is false, and another configuration is in force.
     """
     if isinstance(config, IpuOptions):
@@ -104,21 +106,27 @@ def configure_ipu_system(config: IPUConfig | IpuOptions, device: str = "cpu", re
 
 
 def reset_ipu_configuration() -> None:
-    """Forgets the configuration and the seeds once no program runs, so that there is one device of one IPU again."""
+    """Removes the configuration and the seeds, as soon as no program runs.
+
+    Then there is one device of one IPU again.
+    """
     _state.reset()
 
 
 def get_ipu_config(session: object = None) -> list[IpuOptions]:
-    """Returns the configuration in force, a record a device.
+    """Returns the configuration in force, one record for each device.
+
+    Args:
+      session: Ignored.
 
     Raises:
-      NotConfiguredError: Nothing was configured. It is a `RuntimeError`.
+      NotConfiguredError: Nothing is configured. The error is a `RuntimeError`.
     """
     del session
     records = _state.records()
     if not records:
         raise NotConfiguredError(
-            "No IPU devices configured. Call `configure_ipu_system()` of an `IPUConfig` before asking for it"
+            "No IPU devices configured. Call `configure_ipu_system()` of an `IPUConfig` before `get_ipu_config()`"
         )
     return list(records)
 
@@ -127,21 +135,21 @@ FilePath = str | os.PathLike[str]
 
 
 def load(path: FilePath) -> IPUConfig:
-    """Reads a configuration from a JSON file, as `save` writes it; nothing is configured.
+    """Returns the configuration in a JSON file that `save` has written, without applying it.
 
-    The file is one JSON object: values by the full names of attributes. Other attributes have their defaults.
+    The file contains one JSON object: values by the full names of attributes. Other attributes get their defaults.
 
     Raises:
       OSError: The file cannot be read.
-      TypeError: A value has the wrong type, or the file holds no object; the error names file and attribute.
-      ValueError: The file is not JSON, or has an unknown or repeated attribute, or a value that its attribute does not take.
-        Rules *between* attributes are checked when the system is configured.
+      TypeError: A value has the wrong type, or the file contains no JSON object. The message names file and attribute.
+      ValueError: The file is not JSON, or has an unsupported or repeated attribute or an invalid value. Rules *between*
+        attributes are checked when the system is configured.
     """
     _check_path(path)
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_object)
         if not isinstance(values, dict):
-            raise TypeError(f"it holds `{values!r:.60}`, and must hold a JSON object: attributes by name")
+            raise TypeError(f"it contains `{values!r:.60}`, but must contain a JSON object: attributes by name")
         config = IPUConfig().from_dict(values)
         check_values(config)
     except json.JSONDecodeError as exc:
@@ -155,11 +163,11 @@ def load(path: FilePath) -> IPUConfig:
 
 
 def save(path: FilePath, config: IPUConfig | None = None) -> None:
-    """Writes a configuration to a JSON file, an attribute a line.
+    """Writes a configuration to a JSON file with one attribute on each line.
 
     Args:
-      path: The file.
-      config: The configuration; if omitted that in force, or all defaults.
+      path: The path of the file.
+      config: The configuration. By default the one in force or, if nothing is configured, an `IPUConfig()`.
 
     Raises:
       OSError: The file cannot be written.
@@ -174,7 +182,7 @@ def save(path: FilePath, config: IPUConfig | None = None) -> None:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Makes a dict of a JSON object, which may have each key only once."""
+    """Returns the dict of a JSON object; raises `ValueError` if a key is repeated."""
     names = [name for name, _ in pairs]
     for name in dict.fromkeys(names):
         if names.count(name) > 1:

@@ -23,7 +23,10 @@ def set_devices(ipus: Sequence[int], connections: Sequence[DeviceConnectionType]
 
 
 def set_options(records: Sequence[IpuOptions], pack_bytes: int) -> None:
-    """Sets where executables are kept, and the size of messages to other workers: `pack_bytes`, or if 0 the configured one."""
+    """Sets the folder of executables and the size of messages to other workers.
+
+    The size is `pack_bytes`, or the configured one if `pack_bytes` is 0.
+    """
     folders = (record.options["serialization_output_folder"] for record in records)
     executable_cache.configure(next(filter(None, folders), ""))
     sizes = [record.options["optimizations.maximum_cross_replica_sum_buffer_size"] for record in records]
@@ -36,5 +39,5 @@ def set_seed(ordinal: int, seed: DeviceSeed) -> None:
 
 
 def forget_seeds() -> None:
-    """Restarts all devices with seeds of their own."""
+    """Restarts the random streams of all devices from new seeds."""
     native.ipu_random_forget()

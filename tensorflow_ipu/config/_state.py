@@ -1,4 +1,4 @@
-"""The configured system: which IPU devices exist now."""
+"""The configuration in force: the IPU devices, their connections and their seeds."""
 
 from __future__ import annotations
 
@@ -23,9 +23,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, repr=False)
 class IpuOptions:
-    """The configuration in force for `/device:IPU:<device_ordinal>`, of `ipu_count` IPUs; immutable.
+    """The configuration in force of one device; immutable.
 
-    `options` has attributes by full name; `floating_point_behaviour.set_all` shows in those that it sets. Lists are tuples.
+    Attributes:
+      device_ordinal: The number n of `/device:IPU:n`.
+      ipu_count: The number of IPUs of the device.
+      options: The values of attributes by full names, with tuples for lists. The attributes that
+        `floating_point_behaviour.set_all` sets have their resulting values.
     """
 
     __hash__ = None  # type: ignore[assignment]  # The mapping has no hash.
@@ -36,13 +40,13 @@ class IpuOptions:
 
     @classmethod
     def of(cls, device_ordinal: int, ipu_count: int, values: Mapping[str, object]) -> IpuOptions:
-        """Freezes a copy of `values`."""
+        """Returns a record with an immutable copy of `values`."""
         return cls(
             device_ordinal, ipu_count, MappingProxyType({name: _frozen(value) for name, value in values.items()})
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the options as plain data of its own, in the form of `IPUConfig.to_dict`."""
+        """Returns a copy of the options as data for JSON, in the form of `IPUConfig.to_dict`."""
         return {name: encode(_thawed(value)) for name, value in self.options.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -86,7 +90,7 @@ _DEFAULT_CONNECTIONS = (DeviceConnectionType.ALWAYS,)
 
 @dataclass(frozen=True)
 class DeviceSeed:
-    """The seed that the random numbers of a device start from."""
+    """The seed of a device's random streams. If `identical_replicas`, all replicas have the same stream."""
 
     seed: int
     identical_replicas: bool
@@ -96,8 +100,8 @@ class ConfiguredSystem:
     """The configured system; thread-safe."""
 
     def __init__(self) -> None:
-        # Whoever reconfigures holds `_changing` to the end. `_lock` guards the fields for a moment only, so that running
-        # programs, which a change waits for, can read them.
+        # A thread that changes the configuration holds `_changing` for the whole change, which waits for running
+        # programs. `_lock` guards the fields for a moment only, so that these programs can read them meanwhile.
         self._changing = threading.RLock()
         self._lock = threading.Lock()
         self._records: tuple[IpuOptions, ...] = ()
@@ -114,28 +118,28 @@ class ConfiguredSystem:
         return _kernels
 
     def tell_kernels(self) -> None:
-        """Passes the configuration to the kernels; later changes do it by themselves."""
+        """Passes the initial configuration to the kernels. Each later change passes the new one."""
         with self._changing:
             self._kernels.set_devices(self.ipus(), _connections(self.records()))
             self._kernels.set_options(self.records(), self._pack_bytes)
 
     def note_made(self, config: object) -> None:
-        """Notes a configuration that is to be applied before programs run."""
+        """Records a new configuration object, for the warning of `warn_of_unapplied`."""
         self._unapplied = weakref.ref(config)
 
     def warn_of_unapplied(self) -> None:
-        """Warns if nothing is configured, and the configuration made last was changed and not applied."""
+        """Logs a warning if nothing is configured, but the last configuration object was changed and not applied."""
         config = None if self._unapplied is None or self._records else self._unapplied()
         if config is not None and config != type(config)():
             _logger.warning(
-                "an `IPUConfig` was made and not applied, so programs run on one device of %d IPU(s): call its"
+                "an `IPUConfig` was created but not applied, so programs run on one device of %d IPU(s): call its"
                 " `configure_ipu_system()` before",
                 *_ipus(()),
             )
         self._unapplied = None
 
     def configure(self, records: tuple[IpuOptions, ...], reset_configuration: bool = True) -> None:
-        """Makes `records`, one a device, the configuration in force."""
+        """Makes `records`, one for each device, the configuration in force."""
         with self._changing:
             self._unapplied = None
             current = self.records()
@@ -167,16 +171,16 @@ class ConfiguredSystem:
             self._install(())
 
     def records(self) -> tuple[IpuOptions, ...]:
-        """Returns the configuration in force, one record a device; nothing if nothing was configured."""
+        """Returns the configuration in force, one record for each device; `()` if nothing is configured."""
         with self._lock:
             return self._records
 
     def ipus(self) -> tuple[int, ...]:
-        """Returns the IPUs of each device; one device of `default_ipus()` if nothing was configured."""
-        return self._ipus  # Without the lock: each run asks.
+        """Returns the number of IPUs of each device; one device of `default_ipus()` if nothing is configured."""
+        return self._ipus  # Without the lock, since each run calls this.
 
     def ipus_or_one(self, ordinal: int) -> int:
-        """Returns how many IPUs a device has; 1 if it does not exist, which its run reports."""
+        """Returns the number of IPUs of a device; 1 for a missing device, for which a later run raises an error."""
         ipus = self._ipus
         return ipus[ordinal] if ordinal < len(ipus) else 1
 
@@ -189,7 +193,7 @@ class ConfiguredSystem:
         return records[ordinal].options if ordinal < len(records) else None
 
     def connection_type(self, ordinal: int) -> DeviceConnectionType:
-        return _of_device(self._connections, ordinal)  # Without the lock: each run asks.
+        return _of_device(self._connections, ordinal)  # Without the lock, since each run calls this.
 
     def set_device_seed(self, ordinal: int, seed: DeviceSeed) -> None:
         """Records the seed of a device, until the configuration is reset."""
@@ -205,23 +209,23 @@ class ConfiguredSystem:
             return self._seeds.get(ordinal)
 
     def follow_global_seed(self, seed: int | None) -> None:
-        """Restarts devices without a seed of their own from that of `tf.random.set_seed`."""
+        """Restarts random streams from the seed of `tf.random.set_seed`, on devices that have no seed of their own."""
         for ordinal in range(len(self._ipus) if seed is not None else 0):
             if self.device_seed(ordinal) is None:
                 self._kernels.set_seed(ordinal, DeviceSeed(int(seed or 0), identical_replicas=False))
 
     def set_pack_bytes(self, size: int) -> None:
-        """Sets the size of messages to other workers in bytes; 0 leaves it to the configuration."""
+        """Sets the size in bytes of messages to other workers; 0 for the size that is configured."""
         with self._changing:
             self._pack_bytes = size
             self._kernels.set_options(self.records(), size)
 
     def _install(self, records: tuple[IpuOptions, ...]) -> None:
         if records:
-            _logger.info("configured %d device(s), of so many IPUs each: %s", len(records), list(_ipus(records)))
+            _logger.info("configured %d device(s) with these numbers of IPUs: %s", len(records), list(_ipus(records)))
         else:
             _logger.info("the configuration is reset: one device of %d IPU(s)", *_ipus(()))
-        # The kernels first: if they fail, the configuration is what it was.
+        # The kernels are configured first: if that fails, the configuration does not change.
         self._kernels.set_devices(_ipus(records), _connections(records))
         with self._lock:
             self._records = records
@@ -239,7 +243,8 @@ class ConfiguredSystem:
         with self._lock:
             self._seeds.clear()
         self._kernels.forget_seeds()
-        if environment.uses_keras_2():  # Its layers draw TensorFlow's own random numbers.
+        # Layers of Keras 2 use TensorFlow's random operations, so they follow `tf.random.set_seed`.
+        if environment.uses_keras_2():
             self.follow_global_seed(self._kernels.global_seed())
 
 
@@ -256,8 +261,8 @@ def _of_device(values: tuple[_T, ...], ordinal: int) -> _T:
         last = f"`{device_name(len(values) - 1)}`"
         there_is = f"there is only {last}" if len(values) == 1 else f"the last of the {len(values)} devices is {last}"
         raise NotConfiguredError(
-            f"`{device_name(ordinal)}` does not exist in the present configuration: {there_is}; give"
-            f" `IPUConfig.auto_select_ipus` at least {ordinal + 1} entries and configure the system with it"
+            f"`{device_name(ordinal)}` does not exist in the present configuration: {there_is}; set"
+            f" `IPUConfig.auto_select_ipus` to at least {ordinal + 1} entries and configure the system with it"
         )
     return values[ordinal]
 

@@ -1,4 +1,17 @@
-"""Makes classes that declare options a tree of strictly typed attributes."""
+"""Base classes for configurations: trees of categories whose attributes are strictly typed options.
+
+A class declares its attributes by descriptors. Values are in the dictionaries of the instances:
+
+    class Tiles(Category):
+        count = Option(0, "Tiles for input and output.", at_least=0)
+
+    class Config(Category):
+        tiles = Subcategory(Tiles)
+
+    config = Config()
+    config.tiles.count = 32         # `1.0` or `True` raises TypeError.
+    config.to_dict()                # {"tiles.count": 32}
+"""
 
 from __future__ import annotations
 
@@ -21,18 +34,18 @@ _logger = logging.getLogger(__name__)
 
 
 class Effect(Enum):
-    """What the emulator does with an attribute; the value is the sentence that ends the attribute's documentation."""
+    """The effect of an attribute in the emulator. The value is the last sentence of the attribute's documentation."""
 
     ACTS = "The emulator acts on it."
     MODEL = (
-        "The emulator checks it and records it for its picture of the machine (memory, time and plans);"
-        " the results of a program do not depend on it."
+        "The emulator checks it and uses it in predictions (memory, time and plans); the results of a program do not"
+        " depend on it."
     )
-    RECORDED = "The emulator checks it and records it, and nothing changes by it."
+    RECORDED = "The emulator checks it and records it, without any other effect."
 
 
 def conforms(value: object, hint: object) -> bool:
-    """Returns True if `value` has exactly the type `hint`; subclasses do not count, so `True` is no `int`."""
+    """Returns True if `value` has exactly the type `hint`. Subclasses do not count, so `True` is no `int`."""
     if isinstance(hint, types.UnionType):
         return any(conforms(value, option) for option in get_args(hint))
     container = get_origin(hint)
@@ -47,10 +60,10 @@ class AttributeMetadata:
 
     Attributes:
       name: The full name from the root of the configuration.
-      doc: What the attribute means, with its unit and with what the emulator does with it.
-      depth: How many names deep the attribute is, 1 at the root.
-      deprecated_msg: What takes the place of a deprecated attribute; None if it is current.
-      effect: What the emulator does with the attribute; None for a category.
+      doc: The meaning of the attribute, its unit and its effect in the emulator.
+      depth: The number of names in `name`: 1 at the root.
+      deprecated_msg: The replacement of a deprecated attribute; None if the attribute is current.
+      effect: The effect of the attribute in the emulator; None for a category.
     """
 
     def __init__(
@@ -74,23 +87,23 @@ class AttributeMetadata:
 
     @property
     def type(self) -> str | None:
-        """Returns the type that values must have exactly, as text; None for a category."""
+        """The exact type of values, as text; None for a category."""
         if self._hint is None:
             return None
         return self._hint.__name__ if isinstance(self._hint, type) else str(self._hint)
 
     @property
     def default(self) -> Any:
-        """Returns a copy of the default value; None for a category."""
+        """A copy of the default value; None for a category."""
         return copy.deepcopy(self._default)
 
     @property
     def deprecated(self) -> bool:
-        """Returns True if the attribute should no longer be used."""
+        """True if the attribute should no longer be used."""
         return self.deprecated_msg is not None
 
     def check_type(self, value: object) -> None:
-        """Raises `TypeError` unless `value` has exactly the type of this attribute; always for a category."""
+        """Raises `TypeError` unless `value` has exactly the type of this attribute. Always raises for a category."""
         if self._hint is None:
             raise TypeError(f"`{self.name}` is a category and takes no value; assign one of its attributes")
         if not conforms(value, self._hint):
@@ -120,39 +133,43 @@ class AttributeMetadata:
 
 
 def encode(value: object) -> Any:
-    """Converts a value to plain data: an enumerator to its name, a tuple to a list, all else to a copy."""
+    """Returns a value as data for JSON: an enumerator as its name, a tuple as a list, any other value as a copy."""
     if isinstance(value, Enum):
         return str(value)
     return list(value) if isinstance(value, tuple) else copy.deepcopy(value)
 
 
 def decode(name: str, value: object, hint: object) -> Any:
-    """Restores the value of attribute `name` that `encode` converted to `value`."""
+    """Returns the value of attribute `name` that `encode` has converted to `value`."""
     if not (isinstance(hint, type) and issubclass(hint, Enum) and type(value) is str):
         return copy.deepcopy(value)
     spelled = value.removeprefix(f"{hint.__name__}.")
     if spelled not in hint.__members__:
-        known = {member.name: str(member) for member in hint}
-        raise ValueError(f"`{name}` has no enumerator `{value}`{did_you_mean(spelled, known)}")
+        enumerators = {member.name: str(member) for member in hint}
+        raise ValueError(f"`{name}` has no enumerator `{value}`{did_you_mean(spelled, enumerators)}")
     return hint[spelled]
 
 
-def did_you_mean(name: str, known: dict[str, str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1)
+def did_you_mean(name: str, supported: dict[str, str]) -> str:
+    """Returns the end of an error message: the supported name that is nearest to `name`, or all supported names.
+
+    `supported` has full names by the short names that users may write.
+    """
+    nearest = difflib.get_close_matches(name, supported, n=1)
     if nearest:
-        return f"; did you mean `{known[nearest[0]]}`?"
-    return f"; known are {listing(known.values())}"
+        return f"; did you mean `{supported[nearest[0]]}`?"
+    return f"; known are {listing(supported.values())}"
 
 
-def listing(names: Iterable[str], most: int = 12) -> str:
-    """Lists up to `most` names in backticks, and the number of the others."""
+def listing(names: Iterable[str], limit: int = 12) -> str:
+    """Returns up to `limit` names in backticks, and the number of further names."""
     unique = list(dict.fromkeys(names))
-    text = ", ".join(f"`{name}`" for name in unique[:most])
-    return text if len(unique) <= most else f"{text} and {len(unique) - most} more"
+    text = ", ".join(f"`{name}`" for name in unique[:limit])
+    return text if len(unique) <= limit else f"{text} and {len(unique) - limit} more"
 
 
 def show(value: object) -> str:
-    """Formats `value` as a user would write it."""
+    """Returns `value` as it is written in Python."""
     return str(value) if isinstance(value, Enum) else repr(value)
 
 
@@ -161,11 +178,11 @@ C = TypeVar("C", bound="Category")
 
 
 class UnknownAttributeError(ValueError, AttributeError):
-    """A name that no attribute has; an `AttributeError` too, for `hasattr` and tools that probe objects."""
+    """The error of an unsupported attribute name. It is also an `AttributeError`, on which `hasattr` and tools rely."""
 
 
 class Attribute(Generic[T]):
-    """An attribute of a category: a descriptor, whose values are in the dictionary of the category's instance."""
+    """An attribute of a category: a descriptor that stores its value in the dictionary of the category's instance."""
 
     name = ""
 
@@ -181,7 +198,11 @@ class Attribute(Generic[T]):
 
 
 class Option(Attribute[T]):
-    """One typed attribute, which checks each assignment."""
+    """A typed attribute that checks each assignment.
+
+    `canonical` maps equivalent values to one value, for comparisons. `at_least`, `at_most` and `choices` are checked when
+    the system is configured.
+    """
 
     def __init__(
         self,
@@ -221,7 +242,7 @@ class Option(Attribute[T]):
 
 
 class Subcategory(Attribute[C]):
-    """A category below another, which can be read and not assigned."""
+    """A category inside another one, which can be read but not assigned."""
 
     def __init__(self, category: type[C]) -> None:
         self.category = category
@@ -241,25 +262,28 @@ class Subcategory(Attribute[C]):
 
 
 class Category(NotebookView):
-    """A node of the tree: its `Option`s and `Subcategory`s are its attributes, and it takes no others."""
+    """A node of the tree. Its attributes are its `Option`s and `Subcategory`s; setting any other name raises."""
 
-    __hash__ = None  # type: ignore[assignment]  # Mutable, so what is equal now need not be equal later.
+    __hash__ = None  # type: ignore[assignment]  # Categories are mutable, so equal ones may differ later.
 
     def __init__(self, prefix: str = "") -> None:
-        # The values lie in the dictionary of the instance under their own names; since options and sections are data
-        # descriptors, Python asks these first.
-        state = vars(self)
-        state["_prefix"] = prefix
+        # The dictionary of the instance has the values by the names of their descriptors. Python still uses the
+        # descriptors, since data descriptors have priority over the dictionary.
+        values = vars(self)
+        values["_prefix"] = prefix
         for name, member in members_of(type(self)).items():
-            below = isinstance(member, Subcategory)
-            state[name] = member.category(f"{prefix}{name}.") if below else copy.deepcopy(member.default)
+            is_category = isinstance(member, Subcategory)
+            values[name] = member.category(f"{prefix}{name}.") if is_category else copy.deepcopy(member.default)
 
     def get_attribute_metadata(self, attr: str) -> AttributeMetadata:
-        """Describes an attribute or category by its name from here, such as `"io_tiles.num_io_tiles"`.
+        """Returns the description of an attribute or category by its name, relative to this category.
+
+        Args:
+          attr: The name, such as `"io_tiles.num_io_tiles"`.
 
         Raises:
           TypeError: `attr` is no string.
-          ValueError: There is no such attribute; the message has the nearest name that exists.
+          ValueError: There is no such attribute; the message has the nearest name.
         """
         check_instance("attr", attr, str, "the name of an attribute")
         category: Category = self
@@ -273,61 +297,67 @@ class Category(NotebookView):
         return members_of(type(category))[last].metadata(category)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the attributes from here on as a flat dict of plain data: enumerators as text, tuples as lists."""
-        return {name: encode(getattr(at, option.name)) for name, option, at in options_of(self)}
+        """Returns the values of this category by full names, as data for JSON: enumerators as text, tuples as lists."""
+        return {name: encode(getattr(category, option.name)) for name, option, category in options_of(self)}
 
     def from_dict(self, dct: Mapping[str, Any]) -> Self:
-        """Sets the attributes that `dct` names, either all or none, leaves the others as they are, and returns this object.
+        """Sets the attributes that `dct` names, either all or none, and returns this object.
 
-        `dct` has values by full name, as `to_dict` writes them; enumerators may also be passed as they are.
+        Args:
+          dct: Values by full names, as `to_dict` returns them. Enumerators may also be passed themselves.
 
         Raises:
-          TypeError: `dct` is no mapping with names for keys, or a value has the wrong type.
-          ValueError: A name is unknown, or a string names no enumerator.
+          TypeError: `dct` is no mapping whose keys are strings, or a value has the wrong type.
+          ValueError: The name of an attribute or an enumerator is unknown.
         """
         check_instance("dct", dct, Mapping, "a mapping of attribute names to values")
-        known = {name: (option, at) for name, option, at in options_of(self)}
+        options = {name: (option, category) for name, option, category in options_of(self)}
         faults = Faults()
         accepted: list[tuple[Option[Any], Category, Any]] = []
 
-        def accept(name: Any, plain: object) -> None:
-            if name not in known:
+        def accept(name: Any, encoded: object) -> None:
+            if name not in options:
                 kind = ValueError if isinstance(name, str) else TypeError
                 raise kind(f"`{name}` is not an attribute of {_title(self)}{did_you_mean(str(name), _names(self))}")
-            option, at = known[name]
-            value = decode(name, plain, option.hint)
-            option.metadata(at).check_type(value)
-            accepted.append((option, at, value))
+            option, category = options[name]
+            value = decode(name, encoded, option.hint)
+            option.metadata(category).check_type(value)
+            accepted.append((option, category, value))
 
-        for name, plain in dct.items():
-            faults.check(accept, name, plain)
+        for name, encoded in dct.items():
+            faults.check(accept, name, encoded)
         faults.raise_any()
-        for option, at, value in accepted:
-            # An unchanged value is not assigned, so that a deprecated default read back warns nobody.
-            if option.canonical(getattr(at, option.name)) != option.canonical(value):
-                option.__set__(at, value)
+        for option, category, value in accepted:
+            # An unchanged value is not assigned, so that reading the default of a deprecated attribute logs no warning.
+            if option.canonical(getattr(category, option.name)) != option.canonical(value):
+                option.__set__(category, value)
         return self
 
     def to_json(self) -> str:
-        """Returns the attributes of `to_dict` as JSON text."""
+        """Returns the result of `to_dict` as JSON text."""
         return json.dumps(self.to_dict())
 
     def from_json(self, json_cfg: str) -> Self:
-        """Sets the attributes that a JSON object of `to_json` names, with the errors of `from_dict`, and returns this object.
+        """Sets the attributes that a JSON object names, either all or none, and returns this object.
 
-        Text that is no JSON raises `ValueError` too, and JSON that is no object `TypeError`.
+        Args:
+          json_cfg: The text of a JSON object, as `to_json` returns it.
+
+        Raises:
+          TypeError: The JSON is no object, or a value has the wrong type.
+          ValueError: The text is not JSON, or the name of an attribute or an enumerator is unknown.
         """
         try:
             dct = json.loads(json_cfg)
         except json.JSONDecodeError as exc:
-            raise ValueError(f"`json_cfg` is not JSON ({exc}); give the text that `to_json` wrote") from exc
+            raise ValueError(f"`json_cfg` is not JSON ({exc}); pass the text that `to_json` returned") from exc
         return self.from_dict(dct)
 
-    if not TYPE_CHECKING:  # A misspelled name is an error for type checkers.
+    if not TYPE_CHECKING:  # Otherwise type checkers would accept misspelled names.
 
         def __getattr__(self, name: str) -> NoReturn:
             if name.startswith("__"):
-                # `copy` and `pickle` probe objects that are not filled yet, so there may be nothing to search.
+                # `copy` and `pickle` look up special names before the object has values, so `_refuse` would fail.
                 raise UnknownAttributeError(f"`{name}` is not an attribute of the configuration")
             self._refuse(name)
 
@@ -342,43 +372,46 @@ class Category(NotebookView):
         return _comparable(self) == _comparable(other)
 
     def __copy__(self) -> Self:
-        # A shallow copy would share its categories, so that a change to one configuration would show in the other.
+        # A shallow copy would share the categories, so that a change to one configuration would change the other.
         return copy.deepcopy(self)
 
     def __str__(self) -> str:
-        return "\n".join(f"{name} = {show(getattr(at, option.name))}" for name, option, at in options_of(self))
+        return "\n".join(
+            f"{name} = {show(getattr(category, option.name))}" for name, option, category in options_of(self)
+        )
 
     def __repr__(self) -> str:
-        changed = (f"{name.removeprefix(prefix_of(self))}={value}" for name, value, *_ in self._told(changed=True))
+        changed = (f"{name.removeprefix(prefix_of(self))}={value}" for name, value, *_ in self._described(changed=True))
         return f"{type(self).__name__}({', '.join(changed)})"
 
-    def _told(self, changed: bool) -> Iterator[tuple[str, str, str, str]]:
-        """Yields name, value, default and meaning of the attributes that differ from their defaults, or of the others."""
-        for name, option, at in options_of(self):
-            value = getattr(at, option.name)
+    def _described(self, changed: bool) -> Iterator[tuple[str, str, str, str]]:
+        """Yields (name, value, default, documentation) of attributes, either with changed or with default values."""
+        for name, option, category in options_of(self):
+            value = getattr(category, option.name)
             if (option.canonical(value) != option.canonical(option.default)) == changed:
                 yield name, show(value), show(option.default), option.__doc__ or ""
 
     def _facts(self) -> Facts:
         rows = [
-            (f"`{name}`", f"`{value}`", f"`{default}`", doc) for name, value, default, doc in self._told(changed=True)
+            (f"`{name}`", f"`{value}`", f"`{default}`", doc)
+            for name, value, default, doc in self._described(changed=True)
         ]
-        others = [(f"`{name}`", f"`{value}`", doc) for name, value, _, doc in self._told(changed=False)]
+        defaults = [(f"`{name}`", f"`{value}`", doc) for name, value, _, doc in self._described(changed=False)]
         changed = [Table(rows, ("differs from the default", "value", "default", ""))] if rows else []
-        rest = Table(others, ("", "value", ""), summary=f"{len(others)} as by default")
-        return Facts(type(self).__name__, "" if rows else "All is as by default.", [*changed, rest])
+        unchanged = Table(defaults, ("", "value", ""), summary=f"{len(defaults)} as by default")
+        return Facts(type(self).__name__, "" if rows else "All is as by default.", [*changed, unchanged])
 
     def _refuse(self, name: str) -> NoReturn:
         raise UnknownAttributeError(f"`{name}` is not an attribute of {_title(self)}{did_you_mean(name, _names(self))}")
 
 
 def prefix_of(category: Category) -> str:
-    """Returns the prefix of the names of a category's attributes: `""` at the root, otherwise `"a."` or `"a.b."`."""
+    """Returns the prefix of full names in a category: `""` at the root, otherwise such as `"optimizations.math."`."""
     return vars(category)["_prefix"]
 
 
 def members_of(category: type[Category]) -> dict[str, Option[Any] | Subcategory[Any]]:
-    """Returns the options and subcategories of a category and its base classes, in the order of declaration."""
+    """Returns the options and subcategories of a class and its base classes by name, in the order of declaration."""
     return {
         name: member
         for cls in reversed(category.__mro__)
@@ -388,7 +421,7 @@ def members_of(category: type[Category]) -> dict[str, Option[Any] | Subcategory[
 
 
 def options_of(category: Category) -> Iterator[tuple[str, Option[Any], Category]]:
-    """Yields the full name of each option of a category and of those below, the option, and its category."""
+    """Yields (full name, option, its category) for all options of a category and its subcategories."""
     for name, member in members_of(type(category)).items():
         if isinstance(member, Subcategory):
             yield from options_of(getattr(category, name))
@@ -397,7 +430,7 @@ def options_of(category: Category) -> Iterator[tuple[str, Option[Any], Category]
 
 
 def _comparable(category: Category) -> dict[str, object]:
-    return {name: option.canonical(getattr(at, option.name)) for name, option, at in options_of(category)}
+    return {name: option.canonical(getattr(owner, option.name)) for name, option, owner in options_of(category)}
 
 
 def _title(category: Category) -> str:
@@ -405,7 +438,7 @@ def _title(category: Category) -> str:
 
 
 def _names(category: Category) -> dict[str, str]:
-    """Returns full names by what a user may have meant: the name from the category on, or its last part."""
+    """Returns full names by all names that users may write: the full name, the name in the category, or the last part."""
     prefix = prefix_of(category)
     names = {name: prefix + name for name in members_of(type(category))}
     for full, _, _ in options_of(category):

@@ -1,4 +1,4 @@
-"""Helpers that go with the configured system."""
+"""Helpers to query the configured system and the environment, and to set seeds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ __all__ = [
 
 
 def get_num_of_ipus_in_device(ipu_device: str, device: str = "cpu") -> int:
-    """Returns how many IPUs a TensorFlow device has; 1 if nothing was configured. The host `device` makes no difference.
+    """Returns the number of IPUs of a TensorFlow device; 1 if nothing is configured.
+
+    Args:
+      ipu_device: The IPU device, such as `"/device:IPU:0"`.
+      device: The host device, which is ignored.
 
     Raises:
       TypeError: An argument is no string.
@@ -39,7 +43,7 @@ def get_num_of_ipus_in_device(ipu_device: str, device: str = "cpu") -> int:
 
 
 def running_on_ipu_model() -> bool:
-    """Returns True if `TF_POPLAR_FLAGS` has `--use_ipu_model` now; raises `ValueError` if it is malformed."""
+    """Returns True if `TF_POPLAR_FLAGS` has `--use_ipu_model`. Raises `ValueError` if the variable is malformed."""
     return environment.poplar_flags().use_ipu_model
 
 
@@ -49,16 +53,17 @@ def reset_ipu_seed(
     cpu_device: str = "cpu",
     experimental_identical_replicas: bool = False,
 ) -> None:
-    """Restarts the random numbers of a device from `seed`, and calls `tf.random.set_seed(seed)` for the host.
+    """Restarts the random stream of a device from `seed`, and calls `tf.random.set_seed(seed)` for the host.
 
-    It governs `tf.random.uniform`, `normal`, `tf.nn.dropout` and the like in programs. `tf.random.Generator` and Keras's
-    `SeedGenerator` keep a seed of their own.
+    The seed applies to `tf.random.uniform`, `tf.random.normal`, `tf.nn.dropout` and similar operations in programs.
+    `tf.random.Generator` and Keras's `SeedGenerator` have separate seeds.
 
     Args:
-      seed: Any whole number of 64 bits, with or without a sign.
+      seed: A signed or unsigned integer of 64 bits.
       device: The IPU device, such as `"/device:IPU:0"`.
-      cpu_device: The host device; it makes no difference.
-      experimental_identical_replicas: Whether all replicas draw the same numbers, and not each from a stream of its own.
+      cpu_device: The host device, which is ignored.
+      experimental_identical_replicas: If True, all replicas draw the same random values. Otherwise, each replica has a
+        different random stream.
 
     Raises:
       TypeError: An argument has the wrong type.
@@ -82,7 +87,10 @@ def reset_ipu_seed(
 
 
 def move_variable_initialization_to_cpu(graph: tf.Graph | None = None) -> None:
-    """Does nothing, since the host computes initial values anyway; raises `TypeError` for a `graph` that is none."""
+    """Does nothing, since the host computes initial values anyway.
+
+    Raises `TypeError` unless `graph` is a graph or None.
+    """
     if graph is None:
         return
 
@@ -92,9 +100,11 @@ def move_variable_initialization_to_cpu(graph: tf.Graph | None = None) -> None:
 
 
 def use_synthetic_data_for(synthetic_data_category: SyntheticDataCategory) -> bool:
-    """Returns True if `TF_POPLAR_FLAGS` keeps data of a category from passing between host and device at this moment.
+    """Returns True if `TF_POPLAR_FLAGS` switches off the transfer of a category of data between host and device.
 
-    Raises `TypeError` for no `SyntheticDataCategory`, and `ValueError` for a malformed variable.
+    Raises:
+      TypeError: `synthetic_data_category` is no `SyntheticDataCategory`.
+      ValueError: The variable is malformed.
     """
     check_instance(
         "synthetic_data_category", synthetic_data_category, SyntheticDataCategory, "a `SyntheticDataCategory`"

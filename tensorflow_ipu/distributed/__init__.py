@@ -1,4 +1,4 @@
-"""Tensors of the host over all instances: reduced, gathered, or one for all, outside of programs."""
+"""Reduces, gathers and broadcasts host tensors over all instances, outside of programs."""
 
 from tensorflow_ipu.distributed.host_collectives import allgather, allreduce, broadcast
 

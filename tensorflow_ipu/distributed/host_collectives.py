@@ -1,4 +1,4 @@
-"""Reduces, gathers and broadcasts tensors of the host over all instances."""
+"""Reduces, gathers and broadcasts host tensors over all instances. An instance is a worker."""
 
 from __future__ import annotations
 
@@ -15,103 +15,108 @@ from tensorflow_ipu._base.checks import as_int
 from tensorflow_ipu._base.types import TensorLike
 from tensorflow_ipu.hosts import Identity, exchange
 
-_block: ContextVar[tuple[int, ...] | None] = ContextVar("participants", default=None)
+_participants: ContextVar[tuple[int, ...] | None] = ContextVar("participants", default=None)
 
 
 def own_identity(cluster: hosts.Cluster | None = None) -> Identity:
-    """Returns which instance this is: in a cluster, or by default in the joined one, or as the launcher says."""
+    """Returns this instance's identity in `cluster`, else in the joined cluster, else by the launcher's variables."""
     cluster = cluster or hosts.joined()
     return hosts.identity() or Identity(0, 1, 0, 1) if cluster is None else _identity_in(cluster)
 
 
 @functools.cache
 def _identity_in(cluster: hosts.Cluster) -> Identity:
-    here, worker = cluster.hosts[cluster.worker], cluster.worker
-    return Identity(worker, cluster.workers, cluster.hosts[:worker].count(here), cluster.hosts.count(here))
+    host, worker = cluster.hosts[cluster.worker], cluster.worker
+    return Identity(worker, cluster.workers, cluster.hosts[:worker].count(host), cluster.hosts.count(host))
 
 
 def participants() -> tuple[int, ...]:
-    """Returns the instances that take part now, in order."""
-    return _block.get() or tuple(range(own_identity().workers))
+    """Returns the indices of the instances that take part in collectives at present, in order."""
+    return _participants.get() or tuple(range(own_identity().workers))
 
 
 def checked(chosen: Collection[int], name: str) -> tuple[int, ...]:
-    """Returns a selection of the instances that take part, in order."""
+    """Returns the chosen instances in order; raises an error unless all of them are participants."""
     numbers = None if isinstance(chosen, str) or not isinstance(chosen, Collection) else set(map(as_int, chosen))
     if numbers is None or None in numbers:
         raise TypeError(f"`{name}` must be a set of numbers of instances, but is {chosen!r}")
-    known = participants()
-    if not numbers or not numbers <= set(known):
-        there = ", ".join(map(str, known))
-        raise ValueError(f"`{name}` is {chosen!r}, and must be one or more of the instances that take part: {there}")
-    return tuple(number for number in known if number in numbers)
+    available = participants()
+    if not numbers or not numbers <= set(available):
+        listed = ", ".join(map(str, available))
+        raise ValueError(f"`{name}` must be one or more of the participating instances {listed}, but is {chosen!r}")
+    return tuple(number for number in available if number in numbers)
 
 
 @contextlib.contextmanager
 def among(chosen: tuple[int, ...]) -> Iterator[None]:
-    """Limits exchanges to these instances for a block."""
-    token = _block.set(chosen)
+    """Runs the block with only the chosen instances taking part in collectives."""
+    token = _participants.set(chosen)
     try:
         yield
     finally:
-        _block.reset(token)
+        _participants.reset(token)
 
 
 def allreduce(value: TensorLike, reduce_op: tf.distribute.ReduceOp | str, tensor_name: str | None = None) -> tf.Tensor:
-    """Reduces a tensor of the host over all instances; one instance gets its value back.
+    """Reduces a host tensor over all instances.
 
-    All instances call it in the same order, in graphs too; in a session of TensorFlow 1, names tell tensors apart. In a
-    program, `ops.cross_replica_ops.cross_replica_sum` reduces over all replicas of all instances.
+    All instances have to call the function in the same order, also when they build graphs. In a session of TensorFlow
+    1, the names match the tensors of different instances. In a program, use `ops.cross_replica_ops.cross_replica_sum`,
+    which reduces over all replicas of all instances.
 
     Args:
-      value: A tensor of numbers, of the same type and shape on all instances.
-      reduce_op: `tf.distribute.ReduceOp.SUM` or `MEAN`. A mean of integers is truncated. Numbers of 16 bits are added in
-        float32.
-      tensor_name: The name by which the instances know this tensor. None: in a graph, the name of `value`.
+      value: A numeric tensor, of the same type and shape on all instances.
+      reduce_op: `tf.distribute.ReduceOp.SUM` or `MEAN`. A mean of integers is truncated. Floating-point values of 16
+        bits are summed in float32.
+      tensor_name: The name of this tensor on all instances. None: in a graph, the name of `value`.
 
     Returns:
-      A tensor of the same type and shape, equal on all instances.
+      A tensor of the same type and shape, equal on all instances. With one instance, it is the value.
 
     Raises:
-      ValueError: There is no such reduction.
-      TypeError: The tensor holds no numbers.
-      RuntimeError: It is called in a program.
-      tf.errors.InvalidArgumentError: Another instance passes something else, which the error says.
-      tf.errors.OpError: An instance is lost, or did not call in time.
-      ClusterError: The instances cannot be joined.
+      ValueError: `reduce_op` is unsupported.
+      TypeError: The tensor is not numeric.
+      RuntimeError: The function is called in a program.
+      tf.errors.InvalidArgumentError: Another instance passes another type, shape or reduction.
+      tf.errors.OpError: An instance ended, or did not call the function in time.
+      ClusterError: The instances cannot join.
     """
     name = getattr(reduce_op, "value", reduce_op)
     if not isinstance(name, str) or name.upper() not in ("SUM", "MEAN"):
         raise ValueError(f"`reduce_op` must be `tf.distribute.ReduceOp.SUM` or `MEAN`, but is {reduce_op!r}")
     tensor, key = _prepared("AllReduce", value, tensor_name)
     if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_complex):
-        raise TypeError(f"`value` must hold numbers, and is of type {tensor.dtype.name}")
-    return _exchanged(name.lower(), tensor, key)
+        raise TypeError(f"`value` must hold numbers, but is of type {tensor.dtype.name}")
+    return _collective(name.lower(), tensor, key)
 
 
 def allgather(value: TensorLike, tensor_name: str | None = None) -> tf.Tensor:
-    """Stacks the tensors of all instances along a new first axis; called as `allreduce` is, with its errors.
+    """Stacks the tensors of all instances along a new first axis.
+
+    The order of calls and the errors are those of `allreduce`.
 
     Args:
-      value: A tensor of the same type and shape on all instances; not of text.
+      value: A tensor of the same type and shape on all instances. Strings are unsupported.
       tensor_name: As for `allreduce`.
 
     Returns:
-      A tensor of the same type with one more axis, the first: that of the instances, in order.
+      A tensor of the same type, of shape [instances] + the shape of `value`.
 
     Raises:
-      TypeError: The tensor holds text.
+      TypeError: The tensor holds strings.
     """
     tensor, key = _prepared("AllGather", value, tensor_name)
-    return _exchanged("gather", tensor[tf.newaxis], key)
+    return _collective("gather", tensor[tf.newaxis], key)
 
 
 def broadcast(value: TensorLike, root_rank: int = 0, tensor_name: str | None = None) -> tf.Tensor:
-    """Returns the value of one instance on all of them; called as `allreduce` is, with its errors.
+    """Returns the value of one instance on all instances.
+
+    The order of calls and the errors are those of `allreduce`.
 
     Args:
-      value: A tensor of the same type and shape on all instances; not of text.
-      root_rank: The instance whose value it is.
+      value: A tensor of the same type and shape on all instances. Strings are unsupported.
+      root_rank: The instance whose value is returned.
       tensor_name: As for `allreduce`.
 
     Returns:
@@ -119,28 +124,28 @@ def broadcast(value: TensorLike, root_rank: int = 0, tensor_name: str | None = N
 
     Raises:
       ValueError: There is no such instance.
-      TypeError: The tensor holds text, or `root_rank` is no number.
+      TypeError: The tensor holds strings, or `root_rank` is not an integer.
     """
     number = as_int(root_rank)
     if number is None:
         raise TypeError(f"`root_rank` must be the number of an instance, but is {root_rank!r}")
     (root,) = checked([number], "root_rank")
-    return _exchanged("broadcast", *_prepared("Broadcast", value, tensor_name), root)
+    return _collective("broadcast", *_prepared("Broadcast", value, tensor_name), root)
 
 
 def gather_rows(value: TensorLike, tensor_name: str | None = None) -> tf.Tensor:
-    """Concatenates the tensors of all instances along the first axis, which may differ in length; see `allgather`."""
+    """Concatenates the tensors of all instances along the first axis, whose length may differ; see `allgather`."""
     tensor, key = _prepared("AllGather", value, tensor_name)
-    return _exchanged("rows", tensor[tf.newaxis] if tensor.shape.rank == 0 else tensor, key)
+    return _collective("rows", tensor[tf.newaxis] if tensor.shape.rank == 0 else tensor, key)
 
 
 def _prepared(function: str, value: TensorLike, tensor_name: str | None) -> tuple[tf.Tensor, str]:
-    """Returns a tensor and the name by which the instances know it."""
+    """Returns the value as a tensor, and its name on all instances; raises `RuntimeError` in a program."""
     if programs.is_tracing():
         raise RuntimeError(
-            f"`{function.lower()}` is for tensors of the host, and is called in a program: take it out of the function that"
-            " `strategy.run` is given. In programs, `ops.cross_replica_ops` and `ops.all_to_all_op` serve all replicas of all"
-            " instances"
+            f"`{function.lower()}` is for tensors of the host, and is called in a program: move it out of the function"
+            " that `strategy.run` runs. In programs, use `ops.cross_replica_ops` and `ops.all_to_all_op`, which work on"
+            " all replicas of all instances"
         )
     tensor = tf.convert_to_tensor(value)
     if tensor_name is None:
@@ -149,7 +154,7 @@ def _prepared(function: str, value: TensorLike, tensor_name: str | None) -> tupl
     return tensor, tensor_name
 
 
-def _exchanged(kind: str, tensor: tf.Tensor, name: str, root: int = 0) -> tf.Tensor:
+def _collective(kind: str, tensor: tf.Tensor, name: str, root: int = 0) -> tf.Tensor:
     members = participants()
     if len(members) == 1:
         return tensor

@@ -1,4 +1,4 @@
-"""Programs as executables: kept on disk, compiled before they run, run by other processes."""
+"""Executables of programs: compile them before they run, keep them on disk, and run them in other processes."""
 
 from tensorflow_ipu.executables import application_compile_op, embedded_runtime
 from tensorflow_ipu.executables._compile import (

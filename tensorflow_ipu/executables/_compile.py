@@ -1,4 +1,4 @@
-"""Compiles programs before they run, and keeps executables on disk."""
+"""Functions that compile programs before they run, and that configure the executable cache."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tensorflow_ipu.strategy.ipu_strategy import PreparedProgram
 def compile(  # noqa: A001
     program: Callable[..., Nested], args: Sequence[Nested] = (), kwargs: Mapping[str, Nested] | None = None
 ) -> PreparedProgram:
-    """Compiles a program for the strategy whose scope is around, or else for `/device:IPU:0`, without running it.
+    """Compiles a program for the strategy in whose scope it is called, or else for `/device:IPU:0`, without running it.
 
-    Where executables are kept (`executables.set_cache`), other processes find this one.
+    If there is an executable cache (`executables.set_cache`), other processes can load the executable from it.
 
     Args:
-      program: As `fn` of `IPUStrategy.run`, whose `TypeError` and `ValueError` are raised here too.
-      args: The arguments of later runs; of tensors and queues, types and shapes alone matter.
-      kwargs: Keyword arguments, likewise.
+      program: A function as for `fn` of `IPUStrategy.run`, with the same `TypeError` and `ValueError`.
+      args: The arguments of later runs. Only the types and shapes of tensors and queues matter.
+      kwargs: The keyword arguments of later runs.
 
     Returns:
       The program with these arguments: `run()` runs it.
 
     Raises:
-      RuntimeError: A graph is being built, where nothing is compiled.
-      tf.errors.InvalidArgumentError: XLA cannot compile the program; the message says what, and a remedy.
+      RuntimeError: A graph is being built, so nothing can be compiled.
+      tf.errors.InvalidArgumentError: XLA cannot compile the program. The message names the operation and a remedy.
     """
     strategy = current_strategy()
     prepared = strategy.prepare(program, args, kwargs)
@@ -43,33 +43,33 @@ def compile(  # noqa: A001
 
 
 def current_strategy() -> IPUStrategyV1:
-    """Returns the IPU strategy whose scope is around, or one for `/device:IPU:0`."""
-    around = tf.distribute.get_strategy()
-    return around if isinstance(around, IPUStrategyV1) else IPUStrategy()
+    """Returns the IPU strategy of the current scope, or a new one for `/device:IPU:0`."""
+    strategy = tf.distribute.get_strategy()
+    return strategy if isinstance(strategy, IPUStrategyV1) else IPUStrategy()
 
 
 DEFAULT_MAX_BYTES = executable_cache.DEFAULT_MAX_BYTES
 
 
 def set_cache(folder: str | os.PathLike[str] | None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
-    """Keeps compiled programs in a folder from now on, and looks for them there before it compiles.
+    """Sets the folder in which compiled programs are stored, and from which they are loaded instead of compiled again.
 
-    Processes can share a folder. It replaces those of `IPUConfig.serialization_output_folder` and of
-    `TF_POPLAR_FLAGS=--executable_cache_path=...`. Executables of other users than root are loaded only if
-    `TENSORFLOW_IPU_TRUST_EXECUTABLES=1` is set, as they are machine code that runs in this process.
+    Processes can share a folder. It takes precedence over `IPUConfig.serialization_output_folder` and over
+    `TF_POPLAR_FLAGS=--executable_cache_path=...`. Executables are machine code that runs in this process. So
+    executables of other users than root are loaded only if `TENSORFLOW_IPU_TRUST_EXECUTABLES=1` is set.
 
     Args:
-      folder: The folder, which is created if it does not exist; None to keep nothing. From a folder that cannot be written,
-        executables are only loaded.
-      max_bytes: How large all its files may become together, in bytes: those used least recently are removed.
+      folder: The folder, which is created if it does not exist. None disables the cache. If the folder is not writable,
+        executables are loaded from it but not stored.
+      max_bytes: The maximum size of all files together, in bytes. The least recently used files are removed.
 
     Raises:
       TypeError: `max_bytes` is no whole number.
-      ValueError: It is not positive, or the folder cannot be created or read.
+      ValueError: `max_bytes` is not positive, or the folder cannot be created or read.
     """
     executable_cache.ask(folder, max_bytes)
 
 
 def cache_folder() -> str | None:
-    """Returns the folder in which compiled programs are kept; None where they are not."""
+    """Returns the folder in which compiled programs are stored, or None if there is no cache."""
     return executable_cache.folder()

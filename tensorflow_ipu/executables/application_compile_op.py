@@ -1,4 +1,4 @@
-"""Compiles a function into a file that another process runs; see `embedded_runtime`."""
+"""A function that compiles a program into a file, which another process runs by `embedded_runtime`."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from tensorflow_ipu.ops import sites as stored_states
 from tensorflow_ipu.pipelining import pipelines_of
 
 _FORMAT = 2
-# An operation of programs that compute with the machine's numbers.
-_NUMBERS = b"IpuHalfPrecision"
+# An operation that only programs with the floating-point arithmetic of real IPUs have.
+_HALF_PRECISION = b"IpuHalfPrecision"
 _MANIFEST, _FUNCTIONS, _WEIGHTS, _EXECUTABLES = "application.json", "functions.pb", "weights.npz", "executables/"
 _EXECUTABLE = re.compile(rf"{_EXECUTABLES}[0-9a-f]{{32}}")
-# What `zipfile`, `json` and `numpy` raise if a file is damaged, or no archive.
+# The errors of `zipfile`, `json` and `numpy` for files that are damaged or no archives.
 _DAMAGED = (zipfile.BadZipFile, zlib.error, AttributeError, EOFError, LookupError, RuntimeError)
 _DAMAGED += (TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class Application:
-    """The contents of the file."""
+    """A compiled program with everything that another process needs to run it: the contents of the file."""
 
     name: str
     functions: bytes
@@ -57,48 +57,50 @@ class Application:
     executables: dict[str, bytes]
 
     @property
-    def by_itself(self) -> bool:
-        """Whether it runs on one IPU whatever the device has; with traps, a run ends differently."""
-        return self.ipus == 1 and _NUMBERS not in self.functions
+    def runs_without_replicas(self) -> bool:
+        """True if the program is for one IPU and can run there without `IpuReplicatedRun`, on a device of any size.
+
+        Programs with the floating-point arithmetic of real IPUs need the operation for their floating-point exceptions.
+        """
+        return self.ipus == 1 and _HALF_PRECISION not in self.functions
 
     @property
     def inputs(self) -> list[tf.TensorSpec]:
-        """The tensors that the program is started with: its function's arguments, then its variables."""
-        return stored_feeds.specs_of([self.arguments[at] for at in self.started_with])
+        """The specs of the start-up inputs: the arguments of the function, then the variables that are not frozen."""
+        return stored_feeds.specs_of([self.arguments[index] for index in self.input_indices])
 
     @property
-    def started_with(self) -> list[int]:
-        """The positions of those among the arguments."""
-        numbered = list(enumerate(self.arguments))
-        first = [at for at, one in numbered if one["kind"] == "input"]
-        return first + [at for at, one in numbered if one["kind"] == "variable" and at not in self.weights]
+    def input_indices(self) -> list[int]:
+        """The indices of the start-up inputs in `arguments`."""
+        kinds = [argument["kind"] for argument in self.arguments]
+        indices = [index for index, kind in enumerate(kinds) if kind == "input"]
+        return indices + [index for index, kind in enumerate(kinds) if kind == "variable" and index not in self.weights]
 
     def elements(self, kind: str) -> list[list[tf.TensorSpec]]:
-        """Returns the tensors of an element of each `infeed` or `outfeed`, in the order of the arguments."""
-        return [stored_feeds.specs_of(one["elements"]) for one in self.arguments if one["kind"] == kind]
+        """Returns the specs of an element of each queue of a kind, "infeed" or "outfeed", in the order of the arguments."""
+        return [stored_feeds.specs_of(argument["elements"]) for argument in self.arguments if argument["kind"] == kind]
 
 
 def of_program(program: programs.Program, names: Sequence[str], frozen: bool) -> Application:
-    """Compiles a program into an application, for as many IPUs as its device has."""
+    """Compiles a program into an application for all IPUs of its device."""
     variables = {id(variable.handle): variable for variable in program.function.variables}
     arguments: list[dict[str, Any]] = []
     weights: dict[int, np.ndarray] = {}
-    for at, tensor in enumerate(program.arguments):
+    for index, tensor in enumerate(program.arguments):
         variable = variables.get(id(tensor))
         if variable is not None:
             arguments.append(_described("variable", variable.name.removesuffix(":0"), variable))
             if frozen:
-                weights[at] = variable.numpy()
+                weights[index] = variable.numpy()
         elif tensor.dtype != tf.resource:
-            arguments.append(_described("input", names[at] if at < len(names) else f"input_{at}", tensor))
+            arguments.append(_described("input", names[index] if index < len(names) else f"input_{index}", tensor))
         else:
             arguments.append(_described_state(tensor))
-    kinds = [one["kind"] for one in arguments]
+    kinds = [argument["kind"] for argument in arguments]
     if "infeed" not in kinds or "outfeed" not in kinds:
         raise ValueError(
-            f"`func` uses {kinds.count('infeed')} infeeds and {kinds.count('outfeed')} outfeeds: a program that others call"
-            " takes an element of each of its infeeds for each call, and enqueues the answer to each of its outfeeds, of"
-            " which it has to have one at least"
+            f"`func` uses {kinds.count('infeed')} infeeds and {kinds.count('outfeed')} outfeeds, but must use at least one of"
+            " each: for each call, the program takes an element from each infeed and enqueues the answer to each outfeed"
         )
     with tf.device(program.device):
         executable_name, executable = program.compile(executable_cache.machine_key())
@@ -107,22 +109,24 @@ def of_program(program: programs.Program, names: Sequence[str], frozen: bool) ->
         name=os.urandom(8).hex(),
         functions=functions.definitions_of(program.function),
         arguments=arguments,
-        results=[{"dtype": one.dtype.name, "shape": one.shape.as_list()} for one in program.function.outputs],
+        results=[{"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()} for tensor in program.function.outputs],
         shards=shards,
         ipus=ipus,
         ahead=ipus > shards or bool(pipelines_of(program.function)),
         weights=weights,
         key=executable_cache.machine_key(),
-        executables={executable_name: executable} if executable_name else {},  # XLA may not serialize it.
+        executables={executable_name: executable}
+        if executable_name
+        else {},  # Empty if XLA cannot serialize the executable.
     )
 
 
 def save(application: Application, path: str) -> None:
-    """Writes the file, whole or not at all."""
+    """Writes the application to a file. If it fails, the file keeps its old contents."""
     saved = ("name", "arguments", "results", "shards", "ipus", "ahead", "key")
     manifest = {"format": _FORMAT, **{name: getattr(application, name) for name in saved}}
     weights = io.BytesIO()
-    np.savez(weights, allow_pickle=False, **{str(at): value for at, value in application.weights.items()})
+    np.savez(weights, allow_pickle=False, **{str(index): value for index, value in application.weights.items()})
     with files.replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
         archive.writestr(_MANIFEST, json.dumps(manifest))
         archive.writestr(_FUNCTIONS, application.functions)
@@ -132,16 +136,21 @@ def save(application: Application, path: str) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Application:
-    """Reads a file. Nothing is extracted: names in it are no paths."""
+    """Reads an application from a file. The archive is not extracted, so the names of its entries are never used as paths.
+
+    Raises:
+      FileNotFoundError: There is no such file.
+      ValueError: The file is no application, is damaged, or is of another release.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             entries = _entries(archive, os.path.getsize(path))
             manifest = json.loads(entries[_MANIFEST])
             if manifest.pop("format") != _FORMAT:
                 raise ValueError("another release of tensorflow_ipu wrote it")
-            with np.load(io.BytesIO(entries[_WEIGHTS]), allow_pickle=False) as found:
-                _check_entries(found.zip.infolist(), len(entries[_WEIGHTS]))
-                weights = {int(name): found[name] for name in found.files}
+            with np.load(io.BytesIO(entries[_WEIGHTS]), allow_pickle=False) as arrays:
+                _check_entries(arrays.zip.infolist(), len(entries[_WEIGHTS]))
+                weights = {int(name): arrays[name] for name in arrays.files}
             executables = [name for name in entries if name.startswith(_EXECUTABLES)]
             return Application(
                 functions=entries[_FUNCTIONS],
@@ -157,19 +166,21 @@ def load(path: str | os.PathLike[str]) -> Application:
 
 
 def _entries(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
-    """Reads the entries that `save` writes; others are ignored, whatever their names."""
-    wanted = (_MANIFEST, _FUNCTIONS, _WEIGHTS)
-    known = [one for one in archive.infolist() if one.filename in wanted or _EXECUTABLE.fullmatch(one.filename)]
-    _check_entries(known, size)
-    found = {entry.filename: archive.read(entry) for entry in known}
-    for name in wanted:
-        if name not in found:
+    """Returns the contents of the entries that `save` writes, by name. Ignores other entries."""
+    required = (_MANIFEST, _FUNCTIONS, _WEIGHTS)
+    entries = [
+        entry for entry in archive.infolist() if entry.filename in required or _EXECUTABLE.fullmatch(entry.filename)
+    ]
+    _check_entries(entries, size)
+    contents = {entry.filename: archive.read(entry) for entry in entries}
+    for name in required:
+        if name not in contents:
             raise ValueError(f"it has no `{name}`")
-    return found
+    return contents
 
 
 def _check_entries(entries: Sequence[zipfile.ZipInfo], size: int) -> None:
-    """Refuses entries that are ambiguous, or together larger than their archive."""
+    """Raises a ValueError if entries have the same name, are compressed, or are together larger than their archive."""
     for name, count in Counter(entry.filename for entry in entries).items():
         if count > 1:
             raise ValueError(f"it has `{name}` {count} times")
@@ -185,20 +196,18 @@ def _described(kind: str, name: str, value: Any) -> dict[str, Any]:
 
 
 def _described_state(tensor: tf.Tensor) -> dict[str, Any]:
-    known = stored_feeds.described(tensor)
-    if known is not None and known["kind"] == "other":
+    description = stored_feeds.described(tensor)
+    if description is not None and description["kind"] == "other":
         kind = stored_states.kind(tensor)
-        known = None if kind is None else {"kind": kind}
-    if known is None:
+        description = None if kind is None else {"kind": kind}
+    if description is None:
         raise ValueError(
-            "`func` uses what another process does not have: a part of the host, a C++ function of the user's, or a variable"
-            " that was made outside of the strategy's scope. Leave it out of the program that is compiled for others"
+            "`func` uses what another process does not have: a host callback, a C++ function of the user, or a variable"
+            " created outside of the strategy's scope. Remove it from the function"
         )
-    if known["kind"] == "outfeed" and known["mode"] != "ALL":
-        raise ValueError(
-            "`func` enqueues to an outfeed of mode `LAST`, which would lose answers: make one of mode `ALL`"
-        )
-    return known
+    if description["kind"] == "outfeed" and description["mode"] != "ALL":
+        raise ValueError("`func` enqueues to an outfeed of mode `LAST`, which loses answers: create one of mode `ALL`")
+    return description
 
 
 __all__ = ["experimental_application_compile_op"]
@@ -213,28 +222,31 @@ def experimental_application_compile_op(
 ) -> tf.Tensor:
     """Compiles a function into a file, without running it.
 
-    It is compiled for the strategy whose scope is around, or else for `/device:IPU:0`, and for as many IPUs as that has now.
+    It is compiled for the device of the current strategy, or else for `/device:IPU:0`. Later, the program needs the
+    number of IPUs that this device has now.
 
     Args:
-      func: A program as `IPUStrategy.run` runs one: it takes elements of one or more infeeds, whose data do not matter, in a
-        loop or a pipeline, and enqueues the answer to each to its outfeeds.
-      inputs: Its arguments, tensors, of which types and shapes alone matter.
-      output_path: The path of the file; in a new temporary folder if omitted.
-      freeze_variables: Whether the values of variables go into the file. Otherwise they are passed at the start.
-      name: A name for the temporary file.
+      func: A program as for `IPUStrategy.run`, with a loop or a pipeline. It takes elements from one or more infeeds,
+        whose data are not used. It enqueues the answer for each element to one or more outfeeds.
+      inputs: The arguments of the function. Only their types and shapes matter.
+      output_path: The path of the file; by default a file in a new temporary folder.
+      freeze_variables: Whether the values of variables are stored in the file. Otherwise they are passed at the start.
+      name: The name of the temporary file.
 
     Returns:
       The path of the file, a string tensor.
 
     Raises:
-      RuntimeError: A graph is being built, where nothing is compiled.
+      RuntimeError: A graph is being built, so nothing can be compiled.
       ValueError: The function has no infeed or no outfeed, or uses what only this process has.
-      tf.errors.InvalidArgumentError: XLA cannot compile it; the message says what, and a remedy.
+      tf.errors.InvalidArgumentError: XLA cannot compile the function. The message names the operation and a remedy.
     """
     if not tf.executing_eagerly():
-        raise RuntimeError("an application is compiled in eager execution, and a graph is being built: call it outside")
+        raise RuntimeError("a graph is being built, but applications are compiled in eager execution: call it outside")
     program = (
-        func if isinstance(func, programs.GRAPH_FUNCTIONS) else tf.function(_without_operation(func), jit_compile=True)
+        func
+        if isinstance(func, programs.GRAPH_FUNCTIONS)
+        else tf.function(_dropping_operations(func), jit_compile=True)
     )
     arguments = [tf.convert_to_tensor(value) for value in inputs or ()]
     prepared = current_strategy().prepare(program, arguments)
@@ -256,8 +268,8 @@ def experimental_application_compile_op(
     return tf.constant(path)
 
 
-def _without_operation(func: Callable[..., Nested]) -> Callable[..., Nested]:
-    """Returns the function, returning nothing in place of an operation, which loops return without results."""
+def _dropping_operations(func: Callable[..., Nested]) -> Callable[..., Nested]:
+    """Returns a function that calls `func` but returns None for an operation, the result of a loop without results."""
 
     @functools.wraps(func)
     def program(*args: tf.Tensor) -> Nested:

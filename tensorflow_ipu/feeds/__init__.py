@@ -1,4 +1,4 @@
-"""Queues between the host and the programs on the emulated IPUs."""
+"""Infeed and outfeed queues between the host and programs, with benchmarks and exports of datasets."""
 
 from tensorflow_ipu.feeds._queue import set_wait_limit, shut_down
 from tensorflow_ipu.feeds.dataset_benchmark import BufferDataset, dataset_benchmark, infeed_benchmark

@@ -1,4 +1,4 @@
-"""The base of infeed and outfeed queues, and the end of all of them."""
+"""The base class of infeed and outfeed queues, and the shutdown of all queues."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _owner = os.getpid()
 
 
 def unique_name(kind: str) -> str:
-    """Makes a name that no other feed of this process has, for instance `"infeed_3"`."""
+    """Returns a name that is unique in this process, such as `"infeed_3"`."""
     return f"{kind}_{next(_serial)}"
 
 
-def check_old_arguments(queue: str, arguments: Mapping[str, object], known: frozenset[str], others: str) -> None:
-    """Raises `TypeError` for arguments that no release of the SDK had; `others` names those of today."""
-    unknown = sorted(set(arguments) - known)
+def check_old_arguments(queue: str, arguments: Mapping[str, object], old_names: frozenset[str], current: str) -> None:
+    """Raises `TypeError` for arguments that no release of the SDK had; `current` lists the supported arguments."""
+    unknown = sorted(set(arguments) - old_names)
     if unknown:
-        raise TypeError(f"`{queue}` has no argument {', '.join(f'`{name}`' for name in unknown)}; it has {others}")
+        raise TypeError(f"`{queue}` has no argument {', '.join(f'`{name}`' for name in unknown)}; it has {current}")
 
 
 class NoOperation:
-    """The result of an eager access to `initializer` or `deleter`, which has acted: there is nothing to call or to run."""
+    """The result of an eager access to `initializer` or `deleter`, which had its effect and leaves nothing to run."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -45,14 +45,14 @@ class NoOperation:
         return False
 
     def __repr__(self) -> str:
-        return f"<no operation: `{self._name}` acted as it was accessed>"
+        return f"<no operation: accessing `{self._name}` has run it>"
 
     def __call__(self, *_: object) -> NoReturn:
-        raise TypeError(f"`{self._name}` is a property, which has acted by now: write it without brackets")
+        raise TypeError(f"`{self._name}` is a property, and accessing it has run it: write it without brackets")
 
 
 class QueueSpec(tf.TypeSpec):
-    """The static type of a queue: a resource, and the attributes of subclasses."""
+    """The static type of a queue: a resource, and what subclasses add."""
 
     __slots__ = ("_device",)
 
@@ -71,7 +71,10 @@ class QueueSpec(tf.TypeSpec):
 
 
 class Queue(NotebookView):
-    """An infeed or outfeed: the feed that it owns, or as an argument of a traced program, the state that it stands for."""
+    """The base class of infeed and outfeed queues.
+
+    A queue either owns a native queue, or it is an argument of a traced program, and then has only a state variable.
+    """
 
     _device: str
     _feed: NativeObject | None = None
@@ -80,13 +83,13 @@ class Queue(NotebookView):
     _graph: tf.Graph | None = None
 
     def _own(self, feed: NativeObject) -> None:
-        """Makes this the queue of a native object, in the graph of a session if one is being built."""
+        """Makes this queue the owner of a native queue, and remembers the graph of a session if one is being built."""
         self._feed = feed
         feed.queue = weakref.ref(self)
         self._graph = tf.compat.v1.get_default_graph() if in_plain_graph() else None
 
     def _in_its_graph(self) -> AbstractContextManager[object]:
-        """Returns a block whose operations are added to the graph that the queue was made in."""
+        """Returns a context whose operations are added to the graph of the queue."""
         return nullcontext() if self._graph is None else self._graph.as_default()
 
     def _described(self) -> dict[str, object]:
@@ -95,16 +98,16 @@ class Queue(NotebookView):
     def _facts(self) -> Facts:
         kind = self._name.partition("_")[0].capitalize()
         counters = {"Elements": "elements so far", "Bytes": "bytes so far", "Ready": "elements that are ready"}
-        counts = {what: metrics.counter_value(f"{kind}{name}:{self._name}") for name, what in counters.items()}
+        counts = {label: metrics.counter_value(f"{kind}{name}:{self._name}") for name, label in counters.items()}
         described = {
             "device": f"`{self._device}`",
             **self._described(),
-            **{what: f"{n:,}" for what, n in counts.items() if n},
+            **{label: f"{count:,}" for label, count in counts.items() if count},
         }
         return Facts(f"{type(self).__name__} {self._name}", "", [Table(list(described.items()))])
 
     def _state(self) -> tf.Tensor:
-        """Returns the resource that names the queue to the program being traced."""
+        """Returns the state variable that names the queue to the program being traced."""
         if self._feed is None:
             assert self._handle is not None
             return self._handle
@@ -115,44 +118,48 @@ class Queue(NotebookView):
         return self._handle if tf.executing_eagerly() else in_function(self._handle)
 
 
-_LONGEST = 1e9  # Thirty years, in seconds. The kernels count nanoseconds in 64 bits.
+_MAX_SECONDS = 1e9  # Thirty years. The native library counts nanoseconds in 64 bits.
 
 
 def set_wait_limit(seconds: float | None) -> None:
-    """Limits how many seconds a program may wait for one element of an infeed; None, the default, for no limit.
+    """Limits the time that a program may wait for one element of an infeed.
 
     A program that waits longer fails with `tf.errors.DeadlineExceededError`. Waits that have begun keep their limit.
 
+    Args:
+      seconds: The limit in seconds, above 0 and at most 1e9; None, the default, for no limit.
+
     Raises:
-      ValueError: `seconds` is not above 0, or no time that a clock can measure.
-      TypeError: `seconds` is no number.
+      ValueError: `seconds` is out of range.
+      TypeError: `seconds` is not a number.
     """
     if seconds is None:
         native.ipu_set_wait_limit(0)
         return
     if not is_number(seconds):
         raise TypeError(f"`seconds` must be a number or None, but is {seconds!r}")
-    if not 0 < seconds <= _LONGEST:
+    if not 0 < seconds <= _MAX_SECONDS:
         raise ValueError(
-            f"`seconds` must be above 0 and at most {_LONGEST:.0e}, but is {seconds!r}; None takes the limit away"
+            f"`seconds` must be above 0 and at most {_MAX_SECONDS:.0e}, but is {seconds!r}; None removes the limit"
         )
     native.ipu_set_wait_limit(max(1, int(seconds * 1e9)))
 
 
 def shut_down(timeout: float = 2.0) -> bool:
-    """Ends all infeeds of the process, and the runs that wait for data; called at exit.
+    """Closes all infeeds of the process, and ends the runs that wait for data. It is called at exit.
 
     Args:
-      timeout: Seconds to wait for the threads that read datasets; code of a dataset may keep one from ending.
+      timeout: The seconds to wait for the threads that read datasets. The code of a dataset may block a thread.
 
     Returns:
-      Whether all have ended.
+      True if all threads have ended.
     """
     return bool(native.ipu_shut_down(int(timeout * 1e9)))
 
 
 @atexit.register
 def _at_exit() -> None:
-    # A dataset may run Python code, for which it is too late a moment from now. A forked child has no such threads.
+    # A dataset may run Python code, which must not run once the interpreter shuts down. If a thread does not end, the
+    # process is ended at once. A forked child has no such threads.
     if os.getpid() == _owner and not shut_down():
         native.ipu_end_process()

@@ -1,4 +1,4 @@
-"""Measures how fast the host can deliver a dataset."""
+"""Measures how fast the host reads a dataset; checks datasets for exports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_dataset(argument: str, value: object) -> None:
 
 
 def check_count(argument: str, value: object) -> None:
-    """Raises an error unless `value` is a whole number above 0 that TensorFlow can hold."""
+    """Raises an error unless `value` is an integer from 1 to the largest int64."""
     count = as_int(value)
     if count is None:
         raise TypeError(f"`{argument}` must be an int, but is {value!r}")
@@ -32,30 +32,30 @@ def check_count(argument: str, value: object) -> None:
 
 
 def check_elements(dataset: tf.data.Dataset) -> None:
-    """Raises `TypeError` for a dataset whose elements are not dense tensors of numbers."""
+    """Raises `TypeError` if the elements of a dataset are not dense numeric tensors."""
     specs = tf.nest.flatten(dataset.element_spec)
-    others = [
+    unsupported = [
         str(spec)
         for spec in specs
         if not isinstance(spec, tf.TensorSpec) or spec.dtype in (tf.string, tf.resource, tf.variant)
     ]
-    if others:
+    if unsupported:
         raise TypeError(
-            f"`dataset` must have elements of dense tensors of numbers, but its elements hold {', '.join(others)}. Map"
-            " the dataset to convert them or leave them out"
+            f"`dataset` must have elements of dense tensors of numbers, but its elements hold {', '.join(unsupported)}."
+            " Map the dataset to convert or remove them"
         )
 
 
 def check_sizes(dataset: tf.data.Dataset) -> None:
-    """Raises `tf.errors.InvalidArgumentError` for a dataset with empty tensors, which no feed carries."""
+    """Raises `tf.errors.InvalidArgumentError` for a dataset with empty tensors, which feeds do not support."""
     specs = tf.nest.flatten(dataset.element_spec)
     empty = [str(spec) for spec in specs if 0 in (spec.shape.as_list() if spec.shape.rank is not None else [])]
     if empty:
         raise tf.errors.InvalidArgumentError(
             None,
             None,
-            f"`dataset` has elements with a dimension of size 0: {', '.join(empty)}. A feed cannot carry them: leave"
-            " them out of the dataset's elements",
+            f"`dataset` has elements with a dimension of size 0: {', '.join(empty)}. A feed cannot carry them: remove"
+            " them from the dataset's elements",
         )
 
 
@@ -64,44 +64,45 @@ def dataset_of(argument: str, infeed_queue: object) -> tf.data.Dataset:
     assert isinstance(infeed_queue, IPUInfeedQueue)
     if infeed_queue._dataset is None:
         raise ValueError(
-            f"`{argument}` is an argument of a program that is being traced, which stands for any queue and has no"
-            " dataset: call this with the queue itself, outside of the program"
+            f"`{argument}` is an argument of a program that is being traced. It may be any queue, so it has no dataset:"
+            " call this with the queue itself, outside of the program"
         )
     return infeed_queue._dataset
 
 
 class BufferDataset(tf.data.Dataset):
-    """A dataset whose elements come in groups of `buffer_size`; an incomplete group at its end is dropped.
+    """A dataset that reads its elements in groups of `buffer_size`, and drops an incomplete group at its end.
 
-    A group is complete before its first element is returned: a program that takes `buffer_size` elements finds all or none.
+    Each group is complete before its first element is returned. So a program that takes `buffer_size` elements gets all
+    of them or none.
     """
 
     def __init__(self, input_dataset: tf.data.Dataset, buffer_size: int) -> None:
-        """Makes the dataset.
+        """Creates the dataset.
 
         Args:
           input_dataset: The dataset with the elements.
-          buffer_size: How many elements belong together, 1 or more.
+          buffer_size: The number of elements in a group, 1 or more.
 
         Raises:
-          TypeError: `input_dataset` is no `tf.data.Dataset`, or `buffer_size` no int.
+          TypeError: `input_dataset` is not a `tf.data.Dataset`, or `buffer_size` is not an int.
           ValueError: `buffer_size` is below 1.
         """
         check_dataset("input_dataset", input_dataset)
         check_int("buffer_size", buffer_size, 1)
         self._input_dataset = input_dataset
         windows = input_dataset.window(buffer_size, drop_remainder=True)
-        # If elements are tuples, the function gets one argument for each of their parts.
+        # `flat_map` passes the parts of a tuple as separate arguments.
         is_tuple = isinstance(input_dataset.element_spec, tuple)
-        self._whole = windows.flat_map(lambda *parts: tf.data.Dataset.zip(parts if is_tuple else parts[0]))
-        super().__init__(tf.data.experimental.to_variant(self._whole))  # pyright: ignore[reportCallIssue]  # Its stub has none.
+        self._groups = windows.flat_map(lambda *parts: tf.data.Dataset.zip(parts if is_tuple else parts[0]))
+        super().__init__(tf.data.experimental.to_variant(self._groups))  # pyright: ignore[reportCallIssue]  # The stub has no arguments.
 
     def _inputs(self) -> list[tf.data.Dataset]:
-        return [self._whole]
+        return [self._groups]
 
     @property
     def element_spec(self) -> Nested:
-        """Returns the structure of `tf.TensorSpec` of an element."""
+        """The structure of an element, with a `tf.TensorSpec` for each tensor."""
         spec: Any = self._input_dataset.element_spec
         return spec
 
@@ -119,27 +120,28 @@ def dataset_benchmark(
         report = dataset_benchmark(dataset, 10, 512)
         json.loads(report.numpy()[0])  # in a graph: json.loads(session.run(report)[0])
 
-    All epochs are one pass over the dataset, which needs `number_of_epochs * elements_per_epochs` elements. The first
-    epoch includes what the dataset does once, such as filling its buffers.
+    All epochs together are one pass over the dataset, which needs `number_of_epochs * elements_per_epochs` elements.
+    The first epoch includes work that the dataset does once, such as filling its buffers.
 
     Args:
-      dataset: The dataset. Its elements are dense tensors of numbers, of any shape.
-      number_of_epochs: How many measurements are taken, 1 or more.
-      elements_per_epochs: The elements of each, 1 or more.
+      dataset: The dataset. Its elements are dense numeric tensors of any shape.
+      number_of_epochs: The number of measurements, 1 or more.
+      elements_per_epochs: The number of elements in each measurement, 1 or more.
       print_stats: Whether each measurement is also written to standard error, as a row of a table.
-      apply_debug_options: Whether TensorFlow's debug mode for datasets applies, if it is switched on.
-      do_memcpy: Whether each element is copied, as on the way to a program.
+      apply_debug_options: Whether TensorFlow's debug mode for datasets applies, if it is enabled.
+      do_memcpy: Whether each element is copied, as it would be for a program.
 
     Returns:
-      A string tensor of shape [1], a JSON object: `epochs` lists for each measurement `elements_processed`,
-      `total_bytes_processed`, `time_elapsed` in seconds, `elements_per_second`, and `bandwidth` in GB (1e9 bytes) a
-      second. In a graph, each run of the tensor measures anew.
+      A string tensor of shape [1] with a JSON object. Its `epochs` lists `elements_processed`, `total_bytes_processed`,
+      `time_elapsed` in seconds, `elements_per_second`, and `bandwidth` in GB (1e9 bytes) per second for each
+      measurement. In a graph, each run of the tensor measures again.
 
     Raises:
-      TypeError: An argument has a wrong type, or elements are no dense tensors of numbers.
+      TypeError: An argument has a wrong type, or elements are not dense numeric tensors.
       ValueError: `number_of_epochs` or `elements_per_epochs` is below 1.
-      tf.errors.OutOfRangeError: The dataset ended too early; its own errors come as they are.
-      KeyboardInterrupt: Ctrl-C was pressed; outside of graphs, the measurement ends with the next element.
+      tf.errors.OutOfRangeError: The dataset has too few elements.
+      tf.errors.OpError: The dataset failed.
+      KeyboardInterrupt: Ctrl-C was pressed. Outside of graphs, the measurement ends with the next element.
     """
     check_dataset("dataset", dataset)
     check_bool("apply_debug_options", apply_debug_options)
@@ -158,12 +160,12 @@ def infeed_benchmark(
 ) -> tf.Tensor:
     """Measures how fast Python reads the dataset of an infeed queue.
 
-    It reads the dataset anew: `infeed_queue` need not be initialized, and keeps its position. Other arguments, the result
-    and errors are those of `dataset_benchmark`.
+    The dataset is read from its first element. `infeed_queue` need not be initialized, and keeps its position. The
+    other arguments, the result and the errors are those of `dataset_benchmark`.
 
     Raises:
-      ValueError: The queue is a traced argument.
-      tf.errors.FailedPreconditionError: The dataset has a dtype that an IPU does not take.
+      ValueError: The queue is an argument of a program being traced.
+      tf.errors.FailedPreconditionError: The dataset has a dtype that an IPU does not support.
       tf.errors.InvalidArgumentError: The dataset's tensors have a dimension of size 0.
     """
     dataset = dataset_of("infeed_queue", infeed_queue)
@@ -181,13 +183,13 @@ def _measure(
     check_bool("do_memcpy", do_memcpy)
 
     def row(epoch: int, size: int, seconds: float) -> str:
-        seconds = max(1e-9, float(seconds))  # A clock that has not advanced must not give an infinite speed.
+        seconds = max(1e-9, float(seconds))  # The speed stays finite if the clock has not advanced.
         speed, bandwidth = elements_per_epochs / seconds, int(size) / seconds * 1e-9
         if print_stats:
             if epoch == 0:
                 sys.stderr.write("epoch     elements           bytes     seconds   elements/s       GB/s\n")
-            numbers = f"{seconds:11.6f} {speed:12.1f} {bandwidth:10.4f}"
-            sys.stderr.write(f"{epoch + 1:5} {elements_per_epochs:12} {size:15} {numbers}\n")
+            columns = f"{seconds:11.6f} {speed:12.1f} {bandwidth:10.4f}"
+            sys.stderr.write(f"{epoch + 1:5} {elements_per_epochs:12} {size:15} {columns}\n")
         measured = {
             "elements_processed": elements_per_epochs,
             "total_bytes_processed": int(size),

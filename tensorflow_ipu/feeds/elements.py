@@ -1,4 +1,4 @@
-"""The elements of an infeed: which datasets can feed a program, and how a program takes their parts."""
+"""Checks the elements of a dataset for an infeed, and converts elements to the arguments of a loop body."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tensorflow_ipu.errors import DeviceLimitError
 if TYPE_CHECKING:
     from tensorflow_ipu.feeds._queue import Queue
 
-# How many elements a dequeue takes that takes all. `tf.int64.max` is the same, and takes 7 us to ask for.
+# The limit of a dequeue that takes all elements. Reading the equal `tf.int64.max` takes 7 us.
 ALL_ELEMENTS = 2**63 - 1
 
 
 def strategy_ordinal() -> int | None:
-    """Returns the number of the current strategy's device; None without an IPU strategy."""
+    """Returns the number of the current strategy's device, or None without an IPU strategy."""
     return getattr(tf.distribute.get_strategy().extended, "ordinal", None)
 
 
@@ -41,13 +41,13 @@ def device_of(device_ordinal: int | None) -> str:
     return f"/device:IPU:{device_ordinal}"
 
 
-def check_max_elements(most: object) -> None:
-    """Raises an error unless `most` is None, or a number of elements that a dequeue can take."""
-    count = None if most is None else as_int(most)
-    if count is None and most is not None:
-        raise TypeError(f"`max_elements` must be an integer or None, but is {most!r}")
+def check_max_elements(max_elements: object) -> None:
+    """Raises an error unless `max_elements` is None or a valid limit of a dequeue."""
+    count = None if max_elements is None else as_int(max_elements)
+    if count is None and max_elements is not None:
+        raise TypeError(f"`max_elements` must be an integer or None, but is {max_elements!r}")
     if count is not None and not 1 <= count <= ALL_ELEMENTS:
-        raise ValueError(f"`max_elements` must be 1 or more and fit in 64 bits, but is {most}")
+        raise ValueError(f"`max_elements` must be 1 or more and fit in 64 bits, but is {max_elements}")
 
 
 def check_same_device(queue: Queue, device: str) -> None:
@@ -55,13 +55,13 @@ def check_same_device(queue: Queue, device: str) -> None:
     ordinal = strategy_ordinal()
     if ordinal is not None and device != device_of(ordinal):
         raise ValueError(
-            f"the program runs on `{device_of(ordinal)}`, but {queue!r} serves `{device}`: make the queue inside"
+            f"the program runs on `{device_of(ordinal)}`, but {queue!r} belongs to `{device}`: make the queue inside"
             f" `strategy.scope()` of the strategy that runs the program, or with `device_ordinal={ordinal}`"
         )
 
 
 def for_type(dtype: tf.DType) -> str:
-    """Returns advice for tensors of a type that an IPU does not have: a clause, with the tensors as `x`."""
+    """Returns advice for tensors `x` of a type that an IPU does not have, as a clause of an error message."""
     if dtype.is_floating:
         return "cast them to float32, `tf.cast(x, tf.float32)`"
     if dtype.is_integer:
@@ -74,24 +74,24 @@ def for_type(dtype: tf.DType) -> str:
 
 
 class IPUOutfeedMode(enum.Enum):
-    """What an outfeed keeps: `ALL` that is enqueued, or the `LAST` element alone."""
+    """The mode of an outfeed: it keeps `ALL` elements, or only the `LAST` one."""
 
     ALL = "all"
     LAST = "get_last"
 
 
-# What the machine's streams carry from the host.
+# The types that the machine can stream from the host.
 DTYPES = (tf.int32, tf.float32, tf.float16, tf.bool, tf.int8, tf.uint8)
 
 
 class ElementSpec:
-    """The spec of a dataset's elements, nested and flat."""
+    """The checked spec of a dataset's elements, nested and flat."""
 
     def __init__(self, nested: Nested) -> None:
         self.nested = nested
-        faults = _faults(nested)
-        if faults:
-            raise ValueError("; ".join(faults))
+        errors = _spec_errors(nested)
+        if errors:
+            raise ValueError("; ".join(errors))
         self.types: list[tf.DType] = [spec.dtype for spec in tf.nest.flatten(nested)]
         self.shapes: list[tf.TensorShape] = [spec.shape for spec in tf.nest.flatten(nested)]
 
@@ -99,7 +99,7 @@ class ElementSpec:
         """Raises `tf.errors.FailedPreconditionError` for types that a feed does not carry."""
         for index, dtype in enumerate(self.types):
             if dtype not in DTYPES:
-                names = ", ".join(known.name for known in DTYPES)
+                names = ", ".join(supported.name for supported in DTYPES)
                 raise tf.errors.FailedPreconditionError(
                     None,
                     None,
@@ -114,7 +114,10 @@ class ElementSpec:
 
 
 def arguments(element: Nested) -> tuple[list[Nested], dict[str, Nested]]:
-    """Converts an element to a loop body's arguments: a tuple by position, a dict by name (also alone in a tuple)."""
+    """Returns the positional and named arguments of a loop body for an element.
+
+    A tuple is passed by position. A dict is passed by name, and so is a dict that is the only part of a tuple.
+    """
     if isinstance(element, tuple) and len(element) == 1 and _is_named(element[0]):
         element = element[0]
     if _is_named(element):
@@ -138,20 +141,20 @@ def _nested_sequences(nested: Nested) -> list[Nested]:
     ]
 
 
-def _faults(nested: Nested) -> list[str]:
-    faults = [
+def _spec_errors(nested: Nested) -> list[str]:
+    errors = [
         f"Nested list/tuple input shapes are not supported: the dataset's `element_spec` has {part} inside of it. Map"
         " the dataset to flat tuples, or to dicts"
         for part in _nested_sequences(nested)
     ]
     for spec in tf.nest.flatten(nested):
         if not isinstance(spec, tf.TensorSpec):
-            faults.append(
-                f"the dataset's elements hold {spec}; a feed carries dense tensors alone, so convert it to them"
+            errors.append(
+                f"the dataset's elements hold {spec}; a feed carries dense tensors only, so convert it to dense tensors"
             )
         elif not spec.shape.is_fully_defined():
-            faults.append(
+            errors.append(
                 f"Output shape {spec.shape} is not fully defined. Give the dataset static shapes: for `batch`, set"
                 " `drop_remainder=True`; for a generator or `py_function`, state the shapes"
             )
-    return faults
+    return errors

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _DEFAULT_PREFETCH_DEPTH = 3
-_MOST_PREFETCH_DEPTH = 255
+_MAX_PREFETCH_DEPTH = 255
 _HOST = "/device:CPU:0"
-# Scripts still pass these, and they have no effect: names are made here, and programs know their replicas.
-_OF_EARLIER_RELEASES = frozenset({"_internal_id", "data_to_prefetch", "feed_name", "replication_factor"})
+# Scripts for earlier releases pass these arguments. They have no effect, because the queue chooses its name and
+# programs count their replicas.
+_OLD_ARGUMENTS = frozenset({"_internal_id", "data_to_prefetch", "feed_name", "replication_factor"})
 
 
 class IPUInfeedQueueSpec(_queue.QueueSpec):
@@ -53,11 +54,11 @@ class IPUInfeedQueueSpec(_queue.QueueSpec):
 
     @property
     def element_spec(self) -> Nested:
-        """Returns the structure of `tf.TensorSpec` of an element."""
+        """The structure of an element, with a `tf.TensorSpec` for each tensor."""
         return self._element_spec
 
     def _serialize(self) -> tuple[Nested, ...]:
-        # TensorFlow compares these, and takes a named tuple for a tuple; their texts differ.
+        # TensorFlow compares these values to find a trace. It treats a named tuple as a tuple, but their texts differ.
         return (self._element_spec, self._device, self._structure)
 
     @classmethod
@@ -66,20 +67,20 @@ class IPUInfeedQueueSpec(_queue.QueueSpec):
 
 
 class IPUInfeedQueue(_queue.Queue, CompositeTensor):
-    """Streams the elements of a dataset into programs, each element to one dequeue, in the dataset's order.
+    """Streams the elements of a dataset into programs, in the dataset's order. A dequeue takes one element.
 
         queue = ipu.IPUInfeedQueue(dataset)
         with strategy.scope():
             queue.initializer
-            strategy.run(program)  # in which `loops.repeat(n, body, inputs, queue)` takes n elements
+            strategy.run(program)  # `loops.repeat(n, body, inputs, queue)` in the program takes n elements
 
-    A native thread reads the dataset ahead of the programs, and the next run goes on where the last one stopped. Element
-    t * R + r goes to replica r of R. A `tf.function` may capture the queue or take it as an argument; then any other queue
-    of the same element spec runs the same compiled program.
+    A native thread reads the dataset ahead of the programs, and the next run continues where the last one stopped. With
+    R replicas, replica r gets the elements r, R + r, 2 R + r and so on. A `tf.function` may capture the queue or take
+    it as an argument. Then one compiled program works with any queue of the same element spec.
 
-    Elements are tensors of int32, float32, float16, bool, int8 or uint8 with static shapes; alone, in a tuple, in a dict,
-    or a dict within a tuple. When the data runs out, the run raises `tf.errors.OutOfRangeError`; a failing dataset raises
-    its own error.
+    An element is a tensor, a tuple, a dict, or a dict within a tuple. Its tensors have static shapes and the type
+    int32, float32, float16, bool, int8 or uint8. When the dataset ends, the run raises `tf.errors.OutOfRangeError`. If
+    the dataset fails, the run raises the dataset's error.
     """
 
     _prefetch_depth: int | None = None
@@ -102,33 +103,35 @@ class IPUInfeedQueue(_queue.Queue, CompositeTensor):
 
         Args:
           dataset: The dataset. Its elements need fully defined shapes.
-          device_ordinal: The number of the IPU device; that of the current strategy if omitted, else 0.
-          prefetch_depth: How many elements a replica are kept ready, 1 to 255; 3 if omitted.
-          optimise_latency: On the machine, trades throughput for latency. Checked; changes nothing in the emulator.
-          replica_groups: Which replicas get the same elements: with `ReplicaGroups(k)`, element t * (R / k) + g goes to all
-            k replicas of group g. Each replica gets elements of its own if omitted.
-          **kwargs: Arguments of earlier releases of the SDK without effect: `feed_name`, `replication_factor`,
+          device_ordinal: The number of the IPU device. None: the device of the current strategy, or 0 without a
+            strategy.
+          prefetch_depth: The number of elements per replica that are read ahead, 1 to 255. None: 3.
+          optimise_latency: On the machine, trades throughput for latency. It is checked, and has no effect in the
+            emulator.
+          replica_groups: The replicas that get the same elements. With `ReplicaGroups(k)` and R replicas, there are R /
+            k groups, and element t * (R / k) + g goes to all k replicas of group g. None: replicas get different
+            elements.
+          **kwargs: Arguments of earlier releases of the SDK, without effect: `feed_name`, `replication_factor`,
             `data_to_prefetch`, and internal ones.
 
         Raises:
-          ValueError: An argument is out of range, or the dataset has elements that no queue can carry.
-          TypeError: `dataset` is no dataset, `optimise_latency` no bool, `replica_groups` no `ReplicaGroups`, or there are
-            other arguments.
+          ValueError: An argument is out of range, or an infeed does not support the dataset's elements.
+          TypeError: An argument has a wrong type, or is not an argument of this class.
         """
-        others = "`device_ordinal`, `prefetch_depth`, `optimise_latency` and `replica_groups`"
-        _queue.check_old_arguments("IPUInfeedQueue", kwargs, _OF_EARLIER_RELEASES, others)
+        current = "`device_ordinal`, `prefetch_depth`, `optimise_latency` and `replica_groups`"
+        _queue.check_old_arguments("IPUInfeedQueue", kwargs, _OLD_ARGUMENTS, current)
         check_instance("dataset", dataset, tf.data.Dataset, "a `tf.data.Dataset`")
         self._device = elements.device_of(device_ordinal)
         self._prefetch_depth = depth = _checked_depth(prefetch_depth)
         check_bool("optimise_latency", optimise_latency)
-        sharing = ReplicaGroups(1) if replica_groups is None else replica_groups
-        check_instance("replica_groups", sharing, ReplicaGroups, "a `ReplicaGroups`")
+        groups = ReplicaGroups(1) if replica_groups is None else replica_groups
+        check_instance("replica_groups", groups, ReplicaGroups, "a `ReplicaGroups`")
         self._element = elements.ElementSpec(dataset.element_spec)
         self._dataset = _without_injected_prefetch(dataset)
         self._name = _queue.unique_name("infeed")
         ordinal = tf.DeviceSpec.from_string(self._device).device_index
-        number = native.ipu_infeed_new(self._name.encode(), depth, sharing.size or 0, sharing.orthogonal, ordinal)
-        # The dataset's Python functions live as long as the dataset's object.
+        number = native.ipu_infeed_new(self._name.encode(), depth, groups.size or 0, groups.orthogonal, ordinal)
+        # The dataset object keeps the dataset's Python functions alive.
         self._own(NativeObject(number, native.ipu_infeed_drop, keep=self._dataset))
 
     def _become_argument(self, spec: IPUInfeedQueueSpec) -> None:
@@ -147,41 +150,43 @@ class IPUInfeedQueue(_queue.Queue, CompositeTensor):
 
     @property
     def element_spec(self) -> Nested:
-        """Returns the structure of `tf.TensorSpec` of an element."""
+        """The structure of an element, with a `tf.TensorSpec` for each tensor."""
         return self._element.nested
 
     @property
     def device(self) -> str:
-        """Returns the IPU device whose programs the queue feeds."""
+        """The IPU device whose programs the queue feeds."""
         return self._device
 
     @property
     def prefetch_depth(self) -> int | None:
-        """Returns how many elements a replica are kept ready; None for a traced argument, which stands for any queue."""
+        """The number of elements per replica that are read ahead; None for an argument of a program being traced."""
         return self._prefetch_depth
 
     @property
     def dequeued(self) -> bool:
-        """Returns True if a traced program takes elements from the queue."""
+        """True if a traced program takes elements from the queue."""
         return self._dequeued
 
     @property
     def number_of_tuple_elements(self) -> int:
-        """Returns the number of arguments that a loop's body gets for an element."""
+        """The number of arguments that a loop body gets for an element."""
         positional, named = elements.arguments(self._element.nested)
         return len(positional) + len(named)
 
     @property
     def initializer(self) -> tf.Operation | _queue.NoOperation:
-        """Starts to read the dataset from its first element: eagerly with each access, in a graph with the returned op.
+        """The operation that starts to read the dataset from its first element.
 
-        The operation is in the graph that the queue was made in, wherever this is read.
+        In eager execution, each access starts the queue at once. In a graph, the operation is added to the graph in
+        which the queue was made.
 
         Raises:
-          RuntimeError: The queue is a traced argument.
+          RuntimeError: The queue is an argument of a program being traced.
           ValueError: In a graph, this is the second access.
-          tf.errors.FailedPreconditionError: The dataset has a dtype that an IPU does not take.
-          tf.errors.InvalidArgumentError: The dataset's tensors have a dimension of size 0; in a graph, when the op runs.
+          tf.errors.FailedPreconditionError: The dataset has a dtype that an IPU does not support.
+          tf.errors.InvalidArgumentError: The dataset's tensors have a dimension of size 0; in a graph, when the op
+            runs.
         """
         if self._feed is None:
             raise RuntimeError(
@@ -210,12 +215,13 @@ class IPUInfeedQueue(_queue.Queue, CompositeTensor):
 
     @property
     def deleter(self) -> tf.Operation | _queue.NoOperation:
-        """Stops reading and ends what waits: eagerly with each access, in a graph with the returned op.
+        """The operation that stops reading, and ends runs that wait for an element.
 
-        It waits a second at most for an element that is being read. `initializer` starts again from the first element.
+        In eager execution, each access stops the queue at once. It waits up to a second for an element that is being
+        read. `initializer` starts again from the first element.
 
         Raises:
-          RuntimeError: The queue is a traced argument.
+          RuntimeError: The queue is an argument of a program being traced.
           tf.errors.NotFoundError: The queue is not initialized.
         """
         if self._feed is None:
@@ -227,14 +233,14 @@ class IPUInfeedQueue(_queue.Queue, CompositeTensor):
         return stopped or _queue.NoOperation("deleter")
 
     def get_next(self) -> NoReturn:
-        """Always raises `ValueError`: a loop takes elements from the queue that is passed to it."""
+        """Raises `ValueError`: a loop takes the elements of the queue that is passed to it."""
         raise ValueError(
             "`get_next()` is obsolete: pass the queue to `loops.repeat` or `loops.while_loop`, or use `next(iterator)` of"
             " an `IPUIterator`"
         )
 
     def _dequeue(self) -> Nested:
-        """Takes the next element in the program being traced, with the structure that the dataset gave it."""
+        """Dequeues the next element in the program being traced, with the structure of the dataset's elements."""
         elements.check_same_device(self, self._device)
         self._dequeued = True
         if environment.poplar_flags().synthetic("infeed"):
@@ -248,10 +254,10 @@ class IPUInfeedQueue(_queue.Queue, CompositeTensor):
         return self._element.pack(tensors)
 
     def _described(self) -> dict[str, object]:
-        begun = "yes" if self._feed is None or self._initialized else "no: access its `initializer`"
+        is_initialized = "yes" if self._feed is None or self._initialized else "no: access its `initializer`"
         return {
             "elements": f"`{self._element.nested}`",
-            "is initialized": begun,
+            "is initialized": is_initialized,
             "`prefetch_depth`": self._prefetch_depth,
         }
 
@@ -260,12 +266,12 @@ class IPUInfeedQueue(_queue.Queue, CompositeTensor):
 
 
 def take(queue: IPUInfeedQueue) -> tuple[list[Nested], dict[str, Nested]]:
-    """Takes the next element in the program being traced, as positional and named arguments."""
+    """Dequeues the next element in the program being traced, as positional and named arguments."""
     return elements.arguments(queue._dequeue())
 
 
 def expected(queue: IPUInfeedQueue) -> tuple[int, tuple[str, ...]]:
-    """Returns the number of an element's positional arguments, and the names of the others."""
+    """Returns the number of an element's positional arguments, and the names of its named arguments."""
     positional, named = elements.arguments(queue.element_spec)
     return len(positional), tuple(named)
 
@@ -276,7 +282,7 @@ def specs(queue: IPUInfeedQueue) -> tuple[list[Nested], dict[str, Nested]]:
 
 
 def _without_injected_prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Removes the prefetch buffer that TensorFlow adds at a dataset's end: the queue is one."""
+    """Disables the prefetch buffer that TensorFlow appends to a dataset, because the queue is such a buffer."""
     if variables.options_of(dataset).experimental_optimization.inject_prefetch is not None:
         return dataset
     options = tf.data.Options()
@@ -290,8 +296,8 @@ def _checked_depth(prefetch_depth: int | None) -> int:
         raise ValueError(f"`prefetch_depth` must be an integer, but it is {depth!r}")
     if depth < 1:
         raise ValueError(f"prefetch_depth must be greater than zero, but it is {depth}")
-    if depth > _MOST_PREFETCH_DEPTH:
-        raise ValueError(f"prefetch_depth must be less than {_MOST_PREFETCH_DEPTH + 1}, but it is {depth}")
+    if depth > _MAX_PREFETCH_DEPTH:
+        raise ValueError(f"prefetch_depth must be less than {_MAX_PREFETCH_DEPTH + 1}, but it is {depth}")
     return depth
 
 

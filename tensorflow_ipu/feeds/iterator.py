@@ -1,4 +1,4 @@
-"""`IPUIterator`: an infeed queue that programs read with `next`."""
+"""`IPUIterator`: reads an infeed queue in programs with `next`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class IPUIterator(OwnedIterator):
             for _ in tf.range(n):
                 features, labels = next(iterator)
 
-    Each `next` that is traced is one dequeue; in a loop over `tf.range` it takes an element an iteration.
+    Each traced `next` is one dequeue. In a loop over `tf.range` it takes one element per iteration.
     """
 
     _owns_queue = False
@@ -65,16 +65,17 @@ class IPUIterator(OwnedIterator):
         element_spec: Nested = None,
         **kwargs: Any,
     ) -> None:
-        """Creates and starts the iterator's own queue.
+        """Creates and starts the queue of the iterator.
 
         Args:
           dataset: The dataset to read.
-          infeed_spec: In place of `dataset`, with `element_spec`: the spec of a queue.
-          element_spec: The structure of an element, as `infeed_spec` has it.
-          **kwargs: With a dataset, options of `IPUInfeedQueue`; with specs, `components`, the queue of that spec.
+          infeed_spec: The spec of a queue, instead of `dataset`. It requires `element_spec`.
+          element_spec: The structure of an element of `infeed_spec`.
+          **kwargs: Options of `IPUInfeedQueue` for a dataset. For specs: `components`, a list with the queue
+            of `infeed_spec`.
 
         Raises:
-          ValueError: Neither or both of `dataset` and the specs are passed.
+          ValueError: Both `dataset` and specs are passed, or a needed argument is missing.
         """
         if dataset is None:
             if infeed_spec is None or element_spec is None:
@@ -97,12 +98,12 @@ class IPUIterator(OwnedIterator):
 
     @property
     def element_spec(self) -> Nested:
-        """Returns the structure of `tf.TensorSpec` of an element."""
+        """The structure of an element, with a `tf.TensorSpec` for each tensor."""
         return self._infeed_queue.element_spec
 
     @property
     def infeed_spec(self) -> IPUInfeedQueueSpec:
-        """Returns the spec of the iterator's queue."""
+        """The spec of the iterator's queue."""
         return self._infeed_queue._type_spec
 
     def __iter__(self) -> IPUIterator:
@@ -112,8 +113,8 @@ class IPUIterator(OwnedIterator):
         """Takes the next element, as `next(iterator)` does."""
         if tf.executing_eagerly():
             raise RuntimeError(
-                "Accessing dataset elements can not be accessed in eager mode when inside `IPUStrategy`: the elements go"
-                " to the program. Call `next(iterator)` inside the `tf.function` that `strategy.run` runs, or create the"
+                "Accessing dataset elements can not be accessed in eager mode when inside `IPUStrategy`: the program gets"
+                " the elements. Call `next(iterator)` inside the `tf.function` that `strategy.run` runs, or create the"
                 " iterator outside of the scope to read it on the host"
             )
         return self._infeed_queue._dequeue()
@@ -121,7 +122,7 @@ class IPUIterator(OwnedIterator):
     next = __next__ = get_next
 
     def get_next_as_optional(self) -> NoReturn:
-        """Always raises `NotImplementedError`: a program cannot ask whether there is an element."""
+        """Raises `NotImplementedError`: a program cannot test whether an element exists."""
         raise NotImplementedError(
             "an IPU dataset iterator does not support `get_next_as_optional()`, and so no `for x in iterator` in a program."
             " Loop over `tf.range(n)` and call `next(iterator)`"
@@ -138,7 +139,7 @@ class IPUIterator(OwnedIterator):
 
 
 class IPUOwnedIterator(IPUIterator):
-    """An iterator whose queue is deleted with it."""
+    """An iterator that deletes its queue when the iterator is deleted."""
 
     _owns_queue = True
 
@@ -147,22 +148,22 @@ def queue_of(iterator: IPUIterator) -> IPUInfeedQueue:
     return iterator._infeed_queue
 
 
-# Code of these packages that iterates over a dataset wants its elements on the host: Keras to drive its own steps,
-# TensorFlow for `as_numpy_iterator` and the like.
+# These packages need the elements of datasets on the host: Keras for its own steps, and TensorFlow for functions such
+# as `as_numpy_iterator`.
 _HOST_PACKAGES = ("keras", "tensorflow", "tf_keras")
 
 
 def on_device() -> contextlib.AbstractContextManager[None]:
-    """Makes `iter(dataset)` follow the strategy of each thread for as long as any block of this lasts."""
-    return patches.DATASET_ITERATORS.applied(_following)
+    """Returns a context in which `iter(dataset)` makes an `IPUOwnedIterator` in the scope of an IPU strategy."""
+    return patches.DATASET_ITERATORS.applied(_iterating_by_strategy)
 
 
-def _following(plain: Callable[[Nested], Nested]) -> Callable[[Nested], Nested]:
-    def follow(dataset: tf.data.Dataset) -> Nested:
+def _iterating_by_strategy(original: Callable[[Nested], Nested]) -> Callable[[Nested], Nested]:
+    def iterate(dataset: tf.data.Dataset) -> Nested:
         strategy = tf.distribute.get_strategy()
         on_ipu = getattr(strategy, "_enable_dataset_iterators", False) and tf.executing_eagerly()
         if not on_ipu or sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] in _HOST_PACKAGES:
-            return plain(dataset)
+            return original(dataset)
         return IPUOwnedIterator(dataset)
 
-    return follow
+    return iterate

@@ -1,4 +1,4 @@
-"""`IPUOutfeedQueue`: streams results out of programs, while they run or after."""
+"""`IPUOutfeedQueue`: streams results out of programs, during or after a run."""
 
 from __future__ import annotations
 
@@ -37,13 +37,18 @@ _logger = logging.getLogger(__name__)
 
 
 class IPUOutfeedQueueIterator(Iterator):
-    """Yields one element after the other, and stops where the queue is empty at the moment.
+    """Yields the elements of an outfeed one by one, until the queue is empty.
 
-    It does not wait for a running program. After a `break` or an exception, the rest stays for other readers.
+    It does not wait for a running program. After a `break` or an exception, the remaining elements are left for other
+    readers.
     """
 
     def __init__(self, outfeed_queue: IPUOutfeedQueue) -> None:
-        """Iterates over `outfeed_queue`; raises `RuntimeError` where the call is not eager, or the mode is not `ALL`."""
+        """Creates an iterator of `outfeed_queue`.
+
+        Raises:
+          RuntimeError: The call is not eager, or the queue's mode is not `ALL`.
+        """
         if not tf.executing_eagerly():
             raise RuntimeError("IPUOutfeedQueue can only be iterated over in eager mode; in a graph, use `dequeue`")
         if outfeed_queue._mode is not IPUOutfeedMode.ALL:
@@ -61,35 +66,37 @@ class IPUOutfeedQueueIterator(Iterator):
 
 
 class ReadBuffer:
-    """The rest of a chunk of elements, for the next reader; not thread-safe."""
+    """Elements that were dequeued in a chunk and not yet returned to a reader. Not thread-safe."""
 
     def __init__(self) -> None:
-        """Starts empty."""
         self._elements: deque[list[tf.Tensor]] = deque()
 
     def __len__(self) -> int:
         return len(self._elements)
 
     def fill(self, elements: Sequence[list[tf.Tensor]]) -> None:
-        """Takes a chunk in place of what there is."""
+        """Replaces the elements by a new chunk."""
         self._elements = deque(elements)
 
     def pop(self) -> list[tf.Tensor]:
-        """Takes the first element: a tensor for each leaf."""
+        """Removes and returns the first element, with a tensor for each leaf."""
         return self._elements.popleft()
 
-    def pop_before(self, take: Callable[[int | None], list[tf.Tensor]], most: int | None) -> list[tf.Tensor]:
-        """Takes elements from here first, then a chunk, and returns all stacked."""
-        here = len(self)
-        if here == 0:
-            return take(most)
-        first = list(self._elements)[:most]
+    def pop_before(self, take: Callable[[int | None], list[tf.Tensor]], limit: int | None) -> list[tf.Tensor]:
+        """Returns up to `limit` elements, stacked. Elements of this buffer precede the elements that `take` dequeues.
+
+        If memory runs out, no element is lost: all stay in this buffer.
+        """
+        buffered = len(self)
+        if buffered == 0:
+            return take(limit)
+        first = list(self._elements)[:limit]
         stacked = [tf.stack(leaves) for leaves in zip(*first, strict=True)]
-        if most is not None and most <= here:
+        if limit is not None and limit <= buffered:
             for _ in first:
                 self._elements.popleft()
             return stacked
-        chunk = take(None if most is None else most - here)
+        chunk = take(None if limit is None else limit - buffered)
         try:
             joined = [tf.concat(parts, 0) for parts in zip(stacked, chunk, strict=True)]
         except tf.errors.ResourceExhaustedError:
@@ -99,23 +106,23 @@ class ReadBuffer:
         return joined
 
     def clear(self) -> None:
-        """Drops everything."""
         self._elements.clear()
 
 
 def rows_of(chunk: list[tf.Tensor]) -> list[list[tf.Tensor]]:
-    """The elements of a chunk, as views of its memory where TensorFlow can."""
-    return [[leaf[i] for leaf in chunk] for i in range(len(chunk[0]))]
+    """Returns the elements of a chunk; TensorFlow shares the chunk's memory if it can."""
+    return [[leaf[row] for leaf in chunk] for row in range(len(chunk[0]))]
 
 
 _HOST = "/device:CPU:0"
-_OF_EARLIER_RELEASES = frozenset({"feed_name", "io_batch_size", "outfeed_all", "replication_factor"})
+_OLD_ARGUMENTS = frozenset({"feed_name", "io_batch_size", "outfeed_all", "replication_factor"})
 
-# How much an iteration takes from the queue at once, so that reading it does not need as much memory again.
+# An iteration dequeues chunks of up to this size, so that it does not hold a second copy of the whole queue.
 _CHUNK_BYTES = 16 << 20
 
-# How long a dequeue from another thread waits where the queue is empty and a program runs: polling would take a core from
-# the program. Longer than a timer tick of most systems, since to cancel a timer takes a virtual processor 10 us.
+# The time for which a dequeue waits if the queue is empty and another thread runs a program. Polling would take a core
+# from the program. The time exceeds the timer tick of most systems, because canceling a shorter timer takes 10 us on a
+# virtual processor.
 _WAIT_US = 5000
 
 
@@ -137,7 +144,7 @@ class IPUOutfeedQueueSpec(_queue.QueueSpec):
 
 
 class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
-    """Streams results out of programs, in the order in which the program enqueues them.
+    """Streams results out of programs, in the order in which a program enqueues them.
 
         queue = ipu.IPUOutfeedQueue()
 
@@ -149,14 +156,14 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
         strategy.run(program)
         queue.dequeue()  # {"loss": a tensor of shape [10, ...]}
 
-    Another thread may dequeue, or iterate, while the program runs, which never waits for a reader. A `tf.function` may
-    capture the queue or take it as an argument; then any other queue runs the same compiled program. All elements of a
-    queue have one structure, with the same types and shapes.
+    Another thread may dequeue or iterate while the program runs. A program never waits for a reader. A `tf.function`
+    may capture the queue or take it as an argument. Then one compiled program works with any outfeed. All elements of a
+    queue have the same structure, types and shapes.
     """
 
     _buffer_depth: int | None = None
-    _layout: ElementLayout | None = None  # Of the latest trace that captured the queue.
-    _held: ElementLayout | None = None  # Of what programs have enqueued: the same for all of it.
+    _layout: ElementLayout | None = None  # The layout of the latest trace that captured the queue.
+    _enqueued_layout: ElementLayout | None = None  # The layout of all elements that programs have enqueued.
     _enqueuing_thread: int | None = None
 
     def __init__(
@@ -170,20 +177,22 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
         """Creates the queue.
 
         Args:
-          outfeed_mode: What the queue keeps; `IPUOutfeedMode.ALL` if omitted.
-          device_ordinal: The number of the IPU device; that of the current strategy if omitted, else 0.
-          buffer_depth: On the machine, how many elements are buffered on the host, 1 or more. Checked and recorded; the
-            emulator's buffer grows as needed, so that no program waits for a reader.
-          optimise_latency: On the machine, trades throughput for latency. Checked; changes nothing in the emulator.
-          **kwargs: Arguments of earlier releases of the SDK: `outfeed_all`, which is False for `IPUOutfeedMode.LAST`, and
-            without effect `feed_name`, `replication_factor` and `io_batch_size`.
+          outfeed_mode: Whether the queue keeps all elements or the last one. None: `IPUOutfeedMode.ALL`.
+          device_ordinal: The number of the IPU device. None: the device of the current strategy, or 0 without a
+            strategy.
+          buffer_depth: On the machine, the number of elements that the host buffers, 1 or more. It is checked and
+            recorded. The emulator's buffer grows as needed, so that no program waits for a reader.
+          optimise_latency: On the machine, trades throughput for latency. It is checked, and has no effect in the
+            emulator.
+          **kwargs: Arguments of earlier releases of the SDK. `outfeed_all=False` means `IPUOutfeedMode.LAST`.
+            `feed_name`, `replication_factor` and `io_batch_size` have no effect.
 
         Raises:
-          ValueError: An argument is of a wrong kind or out of range.
-          TypeError: `optimise_latency` is no bool, or there are other arguments.
+          ValueError: An argument has a wrong type or is out of range.
+          TypeError: `optimise_latency` is not a bool, or there is an unknown argument.
         """
-        others = "`outfeed_mode`, `device_ordinal`, `buffer_depth` and `optimise_latency`"
-        _queue.check_old_arguments("IPUOutfeedQueue", kwargs, _OF_EARLIER_RELEASES, others)
+        current = "`outfeed_mode`, `device_ordinal`, `buffer_depth` and `optimise_latency`"
+        _queue.check_old_arguments("IPUOutfeedQueue", kwargs, _OLD_ARGUMENTS, current)
         if outfeed_mode is None and kwargs.get("outfeed_all") is False:
             outfeed_mode = IPUOutfeedMode.LAST
         mode = IPUOutfeedMode.ALL if outfeed_mode is None else outfeed_mode
@@ -199,8 +208,8 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
         self._name = _queue.unique_name("outfeed")
         number = native.ipu_outfeed_new(self._name.encode(), int(mode is IPUOutfeedMode.LAST))
         self._own(NativeObject(number, native.ipu_outfeed_drop))
-        self._reading = threading.Lock()
-        self._read_buffer = ReadBuffer()  # Guarded by the lock, as the next is.
+        self._reading = threading.Lock()  # Guards the two buffers below.
+        self._read_buffer = ReadBuffer()
         self._preallocated = PreallocatedOutput()
         self._become(mode)
 
@@ -218,22 +227,22 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
 
     @property
     def device(self) -> str:
-        """Returns the IPU device whose programs enqueue."""
+        """The IPU device whose programs enqueue."""
         return self._device
 
     @property
     def outfeed_mode(self) -> IPUOutfeedMode:
-        """Returns what the queue keeps."""
+        """The mode of the queue: it keeps all elements or the last one."""
         return self._mode
 
     @property
     def buffer_depth(self) -> int | None:
-        """Returns the argument of the same name; None for a traced argument, which stands for any queue."""
+        """The argument of the same name; None for an argument of a program being traced."""
         return self._buffer_depth
 
     @property
     def enqueued(self) -> bool:
-        """Returns True if a traced program enqueues to the queue; in a graph of TensorFlow 1, one of this graph."""
+        """True if a traced program enqueues to the queue; in a graph of TensorFlow 1, a program of this graph."""
         if tf.compat.v1.executing_eagerly_outside_functions():
             return self._current_layout() is not None
         *_, outermost = graphs.around(tf.compat.v1.get_default_graph())
@@ -241,31 +250,31 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
 
     @property
     def element_spec(self) -> Nested:
-        """Returns the structure of an element, with a `tf.TensorSpec` a tensor; None before a program that enqueues."""
+        """The structure of an element, with a `tf.TensorSpec` for each tensor; None before a trace that enqueues."""
         layout = self._current_layout()
         return None if layout is None else layout.nested
 
     def _current_layout(self) -> ElementLayout | None:
-        """Returns the layout of the elements that have come, else that of the latest trace."""
-        if self._held is None and self._feed is not None:
+        """Returns the layout of the enqueued elements, or of the latest trace if there are no elements yet."""
+        if self._enqueued_layout is None and self._feed is not None:
             number = native.ipu_outfeed_layout(self._feed.number)
             if number:
-                self._held = _layout.numbered(number)
-        return self._held or self._layout
+                self._enqueued_layout = _layout.layout_with_number(number)
+        return self._enqueued_layout or self._layout
 
     def enqueue(self, tensors: Nested) -> tf.Operation:
-        """Sends an element to the host, each time that the program runs this.
+        """Sends an element to the host each time that the program executes this call.
 
         Args:
-          tensors: A tensor, or a list, tuple or dict of tensors, nested at will; other values are converted to tensors.
+          tensors: A tensor, or nested lists, tuples and dicts of tensors. Other values are converted to tensors.
 
         Returns:
-          The operation. In a `tf.function` it runs by itself; in a graph it must be run, or depended on. In a graph outside of
-          any program, the enqueue is a program of its own.
+          The operation. In a `tf.function` it runs automatically. In a graph, the session has to run it, or another
+          operation has to depend on it. In a graph outside any program, the enqueue becomes a separate program.
 
         Raises:
-          ValueError: The queue is enqueued to in this graph, or in one around it, already; or a shape is unknown.
-          TypeError: `tensors` holds something other than tensors that an IPU can send to the host.
+          ValueError: This graph, or an outer one, already enqueues to the queue; or a shape is unknown.
+          TypeError: `tensors` holds a value that an IPU cannot send to the host.
           RuntimeError: The call is eager.
         """
         if tf.executing_eagerly():
@@ -274,7 +283,7 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
             )
         elements.check_same_device(self, self._device)
         self._check_first_in(tf.compat.v1.get_default_graph())
-        layout, flat = _layout.of(tensors)
+        layout, flat = _layout.layout_of(tensors)
         self._layout = layout
         self._enqueuing_thread = threading.get_ident()
         synthetic = environment.poplar_flags().synthetic("outfeed")
@@ -289,52 +298,55 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
             return insert(put, flat, {}, self._device)
 
     def _check_first_in(self, graph: tf.Graph) -> None:
-        around = list(graphs.around(graph))
+        outer_graphs = list(graphs.around(graph))
         for earlier in self._graphs:
-            if earlier in around or graph in graphs.around(earlier):
+            if earlier in outer_graphs or graph in graphs.around(earlier):
                 raise ValueError(
                     "An outfeed can only be enqueued once: this program enqueues to it already. Enqueue a tuple or a dict,"
                     " or make a queue for each value"
                 )
         self._graphs.add(graph)
-        self._outermost.add(around[-1])
+        self._outermost.add(outer_graphs[-1])
 
     def dequeue(self, wait_for_completion: bool = False, max_elements: int | None = None) -> Nested:
-        """Takes what has been enqueued and not dequeued, as a copy.
+        """Removes the enqueued elements from the queue, and returns a copy of them.
 
-        Where memory is too small for two copies, take a part at a time:
+        If memory is too small for two copies, dequeue in parts:
 
             while len(part := queue.dequeue(max_elements=100)):
                 ...
 
         Args:
-          wait_for_completion: Whether to wait first until no program runs.
-          max_elements: How many elements to take at most, the first ones; all if omitted. For mode `ALL`. Graphcore's
-            method has no such argument.
+          wait_for_completion: Whether to wait until no program runs before dequeuing.
+          max_elements: The most elements to dequeue, 1 or more, for mode `ALL`. None: all. Graphcore's method has no
+            such argument.
 
         Returns:
-          The structure that was enqueued. In mode `ALL` each tensor has shape [n] + ([R] for R > 1 replicas) + the
-          enqueued shape, n being the number of elements, which may be 0. In mode `LAST`: ([R] for R > 1) + that shape.
-          `[]` if no program that enqueues was traced so far, and another thread may be about to: this is not the thread
-          that made the queue, or a program runs.
+          The enqueued structure, with stacked tensors. With R replicas and n elements, which may be 0:
+
+          - In mode `ALL`, each tensor has shape [n] + ([R] if R > 1) + the enqueued shape.
+          - In mode `LAST`, each tensor has shape ([R] if R > 1) + the enqueued shape.
+
+          `[]` if no program that enqueues has been traced, but another thread may trace one: a program is running, or
+          the calling thread is not the one that made the queue.
 
         Raises:
-          ValueError: No program that enqueues was traced so far; or `max_elements` is below 1, or set in mode `LAST`.
-          TypeError: `max_elements` is no integer.
+          ValueError: No program that enqueues has been traced; or `max_elements` is below 1, or is set in mode `LAST`.
+          TypeError: `max_elements` is not an integer.
           tf.errors.FailedPreconditionError: In mode `LAST`, nothing was enqueued since the last dequeue.
           tf.errors.NotFoundError: The queue was deleted.
-          tf.errors.ResourceExhaustedError: There is no memory for the result. The elements stay in the queue.
+          tf.errors.ResourceExhaustedError: There is not enough memory for the result. The elements stay in the queue.
         """
         elements.check_max_elements(max_elements)
         if max_elements is not None and self._mode is IPUOutfeedMode.LAST:
             raise ValueError(
-                f"`max_elements` is {max_elements}, but a queue of mode `IPUOutfeedMode.LAST` has one element: leave it"
-                " out"
+                f"`max_elements` must not be set for a queue of mode `IPUOutfeedMode.LAST`, which has one element, but"
+                f" is {max_elements}"
             )
         if wait_for_completion:
             active_runs.wait_until_idle()
         layout = self._current_layout()
-        if layout is None and tf.executing_eagerly() and self._may_be_about_to_come():
+        if layout is None and tf.executing_eagerly() and self._may_soon_enqueue():
             time.sleep(_WAIT_US / 1e6)
             return []
         if layout is None:
@@ -345,21 +357,21 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
         if not tf.executing_eagerly():
             return layout.pack(self._take(layout, max_elements))
         with self._reading:
-            return layout.pack(self._read_buffer.pop_before(lambda most: self._take_now(layout, most), max_elements))
+            return layout.pack(self._read_buffer.pop_before(lambda limit: self._take_now(layout, limit), max_elements))
 
     def _next_element(self) -> Nested:
-        """Takes the first element that is there; raises `StopIteration` where there is none."""
+        """Removes and returns the first element; raises `StopIteration` if the queue is empty."""
         with self._reading:
             layout = self._current_layout()
-            if layout is None and self._may_be_about_to_come():
+            if layout is None and self._may_soon_enqueue():
                 time.sleep(_WAIT_US / 1e6)
             if layout is None:
                 raise StopIteration
             if self._read_buffer:
                 return layout.pack(self._read_buffer.pop())
-            first, others = self._taken(layout)
-            if others:
-                self._read_buffer.fill(others)
+            first, rows = self._taken(layout)
+            if rows:
+                self._read_buffer.fill(rows)
             if first is None:
                 raise StopIteration
             return first
@@ -372,8 +384,8 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
         rows = rows_of(self._take(layout, min(self._chunk(layout), MOST)))
         return (layout.pack(rows[0]), rows[1:]) if rows else (None, ())
 
-    def _may_be_about_to_come(self) -> bool:
-        """Returns True if another thread may be in a program that enqueues, or about to trace one."""
+    def _may_soon_enqueue(self) -> bool:
+        """Returns True if another thread may be running, or about to trace, a program that enqueues."""
         return active_runs.active() or threading.get_ident() != (self._enqueuing_thread or self._creating_thread)
 
     def _chunk(self, layout: ElementLayout) -> int:
@@ -384,16 +396,16 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
     def _wait_us(self) -> int:
         return _WAIT_US if active_runs.active() and threading.get_ident() != self._enqueuing_thread else 0
 
-    def _take_now(self, layout: ElementLayout, most: int | None) -> list[tf.Tensor]:
-        """Takes elements eagerly, without an operation where it can: after a long run that takes a quarter of the time."""
+    def _take_now(self, layout: ElementLayout, limit: int | None) -> list[tf.Tensor]:
+        """Dequeues eagerly. Avoids an operation if possible: after a long run, this takes a quarter of the time."""
         if self._feed is not None and self._mode is IPUOutfeedMode.ALL and layout.row_reader is not None:
-            at_most = elements.ALL_ELEMENTS if most is None else most
-            taken = layout.row_reader.take_stacked(self._feed.number, self._wait_us(), at_most)
+            count = elements.ALL_ELEMENTS if limit is None else limit
+            taken = layout.row_reader.take_stacked(self._feed.number, self._wait_us(), count)
             if taken is not None:
                 return taken
-        return self._take(layout, most)
+        return self._take(layout, limit)
 
-    def _take(self, layout: ElementLayout, most: int | None = None) -> list[tf.Tensor]:
+    def _take(self, layout: ElementLayout, limit: int | None = None) -> list[tf.Tensor]:
         if self._feed is None:
             raise RuntimeError(
                 "an `IPUOutfeedQueue` that is an argument of a program cannot be dequeued in the program"
@@ -402,7 +414,7 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
             return ops.ipu_outfeed_dequeue(
                 self._feed.number,
                 self._wait_us(),
-                elements.ALL_ELEMENTS if most is None else most,
+                elements.ALL_ELEMENTS if limit is None else limit,
                 types=layout.types,
                 shapes=layout.shapes,
                 layout=layout.number,
@@ -411,17 +423,19 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
 
     @property
     def deleter(self) -> tf.Operation | _queue.NoOperation:
-        """Ends the queue and drops what is unread: eagerly with each access, in a graph with the returned op.
+        """The operation that deletes the queue and its unread elements.
 
-        The operation is in the graph that the queue was made in, wherever this is read.
+        In eager execution, an access deletes the queue at once. In a graph, the operation is added to the graph in
+        which the queue was made.
 
         Raises:
-          RuntimeError: The queue is a traced argument.
+          RuntimeError: The queue is an argument of a program being traced.
           tf.errors.NotFoundError: The queue was deleted before.
         """
         if self._feed is None:
             raise RuntimeError("an `IPUOutfeedQueue` that is an argument of a program cannot be deleted in the program")
-        self._current_layout()  # Nobody can ask a queue that is gone, and a dequeue is to say that it is gone.
+        # The layout is stored now, because a deleted queue has none. With it, a later dequeue raises `NotFoundError`.
+        self._current_layout()
         with self._in_its_graph(), tf.device(_HOST):
             if tf.executing_eagerly():
                 with self._reading:
@@ -429,7 +443,7 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
             return ops.ipu_outfeed_delete(self._feed.number) or _queue.NoOperation("deleter")
 
     def __iter__(self) -> IPUOutfeedQueueIterator:
-        """Iterates over the elements that are there."""
+        """Returns an iterator of the elements in the queue."""
         return IPUOutfeedQueueIterator(self)
 
     def _described(self) -> dict[str, object]:
@@ -441,10 +455,14 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
 
 
 class ScopedIPUOutfeedQueue(IPUOutfeedQueue):
-    """An outfeed queue that is deleted when its object goes."""
+    """An outfeed queue that is deleted together with its Python object."""
 
     def __init__(self, outfeed_mode: IPUOutfeedMode | None = None, device_ordinal: int | None = None) -> None:
-        """Creates the queue as `IPUOutfeedQueue` does; raises `RuntimeError` unless the call is eager."""
+        """Creates the queue as `IPUOutfeedQueue` does.
+
+        Raises:
+          RuntimeError: The call is not eager.
+        """
         if not tf.executing_eagerly():
             raise RuntimeError("ScopedIPUOutfeedQueue can only be created in eager mode; in a graph, run the `deleter`")
         super().__init__(outfeed_mode, device_ordinal)

@@ -1,4 +1,8 @@
-"""The order of a program: a state that threads all uses of feeds and collectives, in the order of the trace."""
+"""The token of a program, here called its order: it makes feeds and collectives run in the order of the trace.
+
+Each operation that uses a feed or a collective takes and returns the token, a state variable. So XLA cannot reorder
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,37 +18,40 @@ from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.feeds import _queue
 from tensorflow_ipu.feeds._native_object import NativeObject, SharedObjects
 
-_numbers = itertools.count(-1, -1)  # Those of objects of the kernels are above 0.
+_numbers = itertools.count(-1, -1)  # Negative, because native objects have numbers above 0.
 _thread = threading.local()
 _orders = SharedObjects()
 
 
 def of(device: str) -> list[tf.Tensor]:
-    """Returns the input `order` of an op that uses a feed: nothing in the condition of a loop or a block of `unordered`."""
+    """Returns the input `order` of an op that uses a feed. It is empty in loop conditions and inside `unordered`."""
     if programs.in_condition() or getattr(_thread, "unordered", False):
         return []
     return [programs.in_function(shared(device))]
 
 
 def shared(device: str) -> tf.Tensor:
-    """Returns the order that programs of a device capture."""
+    """Returns the order that the programs of a device share."""
     return _orders.get((device,), new).state(device)
 
 
 @contextlib.contextmanager
 def unordered() -> Iterator[None]:
-    """Opens a block whose uses of feeds keep the order of each feed alone, so that more of them can overlap."""
-    before = getattr(_thread, "unordered", False)
+    """Runs the block without an order between different feeds, so that their operations can overlap.
+
+    The operations of each feed stay in order.
+    """
+    was_unordered = getattr(_thread, "unordered", False)
     _thread.unordered = True
     try:
         yield
     finally:
-        _thread.unordered = before
+        _thread.unordered = was_unordered
 
 
 @contextlib.contextmanager
 def barrier(*queues: _queue.Queue | None) -> Iterator[None]:
-    """Opens a block of `unordered` whose uses of these queues come after all before it, and before all after it."""
+    """Runs the block as `unordered` does, but orders its uses of `queues` after and before all code outside it."""
     used = [queue for queue in queues if queue is not None]
     _join(used)
     with unordered():
@@ -59,5 +66,5 @@ def _join(queues: list[_queue.Queue]) -> None:
 
 
 def new() -> NativeObject:
-    """Creates an order for programs that run beside those of the device, such as an application's."""
+    """Creates an order for programs that run concurrently with other programs of the device, as in applications."""
     return NativeObject(next(_numbers), None)

@@ -1,4 +1,4 @@
-"""The queues of a stored program: their descriptions in its file, and the queues that take their places."""
+"""Describes the queues of a program in its file, and creates queues for a program that was loaded from a file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ _HOST = "/device:CPU:0"
 
 
 def described(state: tf.Tensor) -> dict[str, Any] | None:
-    """Describes a state by its kind (`infeed`, `outfeed`, `order`, `other`) and elements; None for no state."""
-    named: NativeObject | None = getattr(state, "_ipu_native", None)
-    if named is None:
+    """Describes a state variable: its kind (`infeed`, `outfeed`, `order` or `other`) and the elements of a queue.
+
+    Returns None if `state` is not a state variable.
+    """
+    native_object: NativeObject | None = getattr(state, "_ipu_native", None)
+    if native_object is None:
         return None
-    if named.number < 0:
+    if native_object.number < 0:
         return {"kind": "order"}
-    queue: Any = None if named.queue is None else named.queue()
+    queue: Any = None if native_object.queue is None else native_object.queue()
     if isinstance(queue, IPUInfeedQueue):
         element = queue._element
         return {"kind": "infeed", "elements": _specs(_names(element.nested), element.types, element.shapes)}
@@ -36,7 +39,7 @@ def described(state: tf.Tensor) -> dict[str, Any] | None:
 
 
 def infeed_of(dataset: tf.data.Dataset, device: str) -> tuple[IPUInfeedQueue, tf.Tensor]:
-    """Starts a queue in the place of a stored program's, and returns it and its state; elements are flat."""
+    """Starts an infeed for a stored program; returns it and its state variable. The dataset's elements are flat."""
     ordinal = tf.DeviceSpec.from_string(device).device_index
     queue = IPUInfeedQueue(dataset, device_ordinal=ordinal)
     assert queue._feed is not None
@@ -45,7 +48,7 @@ def infeed_of(dataset: tf.data.Dataset, device: str) -> tuple[IPUInfeedQueue, tf
 
 
 class StoredResults:
-    """An outfeed in the place of a stored program's."""
+    """An outfeed for a stored program."""
 
     def __init__(self, description: Mapping[str, Any], device: str) -> None:
         self._queue = IPUOutfeedQueue(device_ordinal=tf.DeviceSpec.from_string(device).device_index)
@@ -56,7 +59,7 @@ class StoredResults:
         self.state = self._queue._feed.state(device)
 
     def take(self, timeout_us: int) -> list[tf.Tensor]:
-        """Takes what has come, after at most so long a wait for the first: flat, one row per element."""
+        """Takes all elements, waiting up to `timeout_us` for the first. Returns flat tensors with a row per element."""
         with tf.device(_HOST):
             return ops.ipu_outfeed_dequeue(
                 self._number,
@@ -70,7 +73,7 @@ class StoredResults:
 
 
 def order(device: str) -> tf.Tensor:
-    """Creates the state of an order of its own, for one thread's runs."""
+    """Returns the state variable of a new order, for the runs of one thread."""
     return program_order.new().state(device)
 
 
@@ -86,6 +89,6 @@ def _specs(names: Sequence[str], types: Sequence[tf.DType], shapes: Sequence[tf.
 
 
 def _names(nested: Any) -> list[str]:
-    """Names each tensor of an element by the keys and positions that lead to it, or `element`."""
+    """Returns a name for each tensor of an element: `{"a": [x]}` gives `["a.0"]`, and a single tensor `["element"]`."""
     paths = [".".join(map(str, path)) for path, _ in _layout.paths(nested)]
     return [f"element_{path}" if path[:1].isdigit() else path or "element" for path in paths]

@@ -1,4 +1,4 @@
-"""Several hosts: which worker of how many this process is, and the cluster that the workers form."""
+"""Identifies this process among the workers that MPI has started, and joins them to a cluster."""
 
 from tensorflow_ipu.hosts.cluster import Cluster, join, joined
 from tensorflow_ipu.hosts.identity import Identity, identity

@@ -1,4 +1,4 @@
-"""Exchanges tensors of the host between workers that call it in the same order."""
+"""Runs collectives of host tensors between workers, which call them in the same order."""
 
 from __future__ import annotations
 
@@ -24,52 +24,64 @@ def collective(
     members: tuple[int, ...] | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Returns the result of a collective of tensors of the host.
+    """Runs a collective of host tensors, and returns its result.
 
     Args:
       cluster: The workers.
-      kind: `sum`, `mean`, `broadcast` from worker `root`, `gather` along the first axis, or `rows`: a gather of tensors
-        that may differ in length.
+      kind: `sum`, `mean`, `broadcast` from worker `root`, `gather` along the first axis, or `rows`, which gathers
+        tensors that may differ in length.
       value: The tensor of this worker.
-      what: A description of the tensor for errors.
+      what: A description of the tensor for error messages.
       root: The worker whose value a broadcast returns.
-      members: The workers that take part; None for all.
-      name: The key of the exchange if the workers may run it in another order; None for `what`.
+      members: The workers that take part. None: all.
+      name: The key of the collective, for workers that may run collectives in different orders. None: a description of
+        it.
 
     Raises:
-      TypeError: The tensor is text, a resource or a variant.
+      TypeError: The tensor is a string, a resource or a variant.
     """
     tensor = tf.convert_to_tensor(value)
     if tensor.dtype in (tf.string, tf.resource, tf.variant):
         raise TypeError(
-            f"{what} is of type {tensor.dtype.name}, which workers cannot exchange: give all of them the same value"
+            f"{what} is of type {tensor.dtype.name}, which collectives of workers do not support: use the same value on"
+            " all workers instead"
         )
-    again = functools.partial(collective, cluster, what=what, members=members, name=name)
+    call = functools.partial(collective, cluster, what=what, members=members, name=name)
     members = members or tuple(range(cluster.workers))
     if kind == "rows":
-        lengths = again("gather", tf.shape(tensor, tf.int64)[:1])
+        lengths = call("gather", tf.shape(tensor, tf.int64)[:1])
         missing: Any = tf.reduce_max(lengths) - tf.shape(tensor, tf.int64)[0]
-        padded = again("gather", tf.pad(tensor, [[0, missing], *[[0, 0]] * (tensor.shape.rank - 1)])[tf.newaxis])
-        return tf.concat([padded[at, : lengths[at]] for at in range(len(members))], 0)
+        padded = call("gather", tf.pad(tensor, [[0, missing], *[[0, 0]] * (tensor.shape.rank - 1)])[tf.newaxis])
+        return tf.concat([padded[member, : lengths[member]] for member in range(len(members))], 0)
     if kind in ("sum", "mean") and tensor.dtype.is_complex:
-        parts = again(kind, tf.stack([tf.math.real(tensor), tf.math.imag(tensor)]))
+        parts = call(kind, tf.stack([tf.math.real(tensor), tf.math.imag(tensor)]))
         return tf.complex(parts[0], parts[1])
     source = f" from worker {root}" if kind == "broadcast" else ""
-    words = f"{kind}{source} of {tensor.dtype.name}{{}} ({what})"
-    sequence = _sequence(name or words) + ("" if len(members) == cluster.workers else f" of {members}")
-    place = members.index(root) if source else 0
+    description = f"{kind}{source} of {tensor.dtype.name}{{}} ({what})"
+    sequence = _sequence(name or description) + ("" if len(members) == cluster.workers else f" of {members}")
+    root_index = members.index(root) if source else 0
     with tf.device("/device:CPU:0"):
         return ops.ipu_host_exchange(
-            tensor, kind=kind, members=members, root=place, sequence=sequence, words=words, limit=cluster.timeout
+            tensor,
+            kind=kind,
+            members=members,
+            root=root_index,
+            sequence=sequence,
+            words=description,
+            limit=cluster.timeout,
         )
 
 
 def _sequence(name: str) -> str:
-    """Returns the key of an exchange: its place among those of the main thread, or a name where there is no order."""
+    """Returns the key that identifies a collective on all workers.
+
+    On the main thread, the key is empty, and collectives match in their order. On other threads, whose order may
+    differ, the key is `name`. In a graph, a session chooses the order, so the key is `name` with a count.
+    """
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is not None and not graph.building_function:
-        plain: Any = graph  # A plain graph takes attributes, though it shows no `__dict__`.
-        counted = plain._ipu_exchanges = getattr(plain, "_ipu_exchanges", Counter())
-        counted[name] += 1
-        return f"{name} {counted[name]}"
+        holder: Any = graph  # A graph accepts new attributes, though it has no `__dict__`.
+        counts = holder._ipu_exchanges = getattr(holder, "_ipu_exchanges", Counter())
+        counts[name] += 1
+        return f"{name} {counts[name]}"
     return "" if threading.current_thread() is threading.main_thread() else name

@@ -1,4 +1,4 @@
-"""The worker that this process is, by the variables of MPI's launchers."""
+"""Identifies the worker of this process by the environment variables of MPI's launchers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 
-# The variables of a process's rank, the number of processes, and the same two among those of its host.
+# The variables of each launcher: rank and number of processes, then the same two among the processes of the host.
 _LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),  # MPICH, Intel MPI, Cray, Slurm's PMI-2.
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -23,13 +23,13 @@ _EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """The place of a process among those that MPI has started.
+    """The number of a worker, and the number of workers, as started by MPI.
 
     Attributes:
       worker: The number of the worker, from 0: its MPI rank.
       workers: The number of workers.
-      local_worker: The number of the worker among those of its host.
-      local_workers: The number of workers of its host; None if the launcher does not say it.
+      local_worker: The number of the worker among the workers of its host.
+      local_workers: The number of workers of its host; None if the launcher does not set it.
     """
 
     worker: int
@@ -39,10 +39,10 @@ class Identity:
 
 
 def identity(environ: Mapping[str, str] | None = None) -> Identity | None:
-    """Returns which worker this process is, without initializing MPI; None if MPI has not started it.
+    """Returns the identity of this process, or None if MPI has not started it. Does not initialize MPI.
 
     Args:
-      environ: The environment variables; None for those of the process.
+      environ: The environment variables. None: the variables of the process.
 
     Raises:
       ValueError: A launcher's variables are malformed.
@@ -50,8 +50,8 @@ def identity(environ: Mapping[str, str] | None = None) -> Identity | None:
     if environ is None:
         mpi4py: Any = sys.modules.get("mpi4py.MPI")
         if mpi4py is not None and mpi4py.Is_initialized() and not mpi4py.Is_finalized() and mpi4py.COMM_WORLD.size > 1:
-            known = identity(os.environ) or Identity(0, 1)
-            return dataclasses.replace(known, worker=mpi4py.COMM_WORLD.rank, workers=mpi4py.COMM_WORLD.size)
+            launched = identity(os.environ) or Identity(0, 1)
+            return dataclasses.replace(launched, worker=mpi4py.COMM_WORLD.rank, workers=mpi4py.COMM_WORLD.size)
         environ = os.environ
     for rank, size, local_rank, local_size in _LAUNCHERS:
         if rank in environ and size in environ:
@@ -67,18 +67,24 @@ def identity(environ: Mapping[str, str] | None = None) -> Identity | None:
 
 def _number(name: str, environ: Mapping[str, str]) -> int:
     if not environ[name].isdecimal():
-        raise ValueError(f"`{name}={environ[name]}` is no number from 0: unset it, or start this process by `mpiexec`")
+        raise ValueError(
+            f"`{name}={environ[name]}` must be an integer from 0: unset it, or start this process by `mpiexec`"
+        )
     return int(environ[name])
 
 
 def check_resolver(
-    cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None, own: Identity | None
+    cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None, this_worker: Identity | None
 ) -> None:
-    """Checks that a resolver, or `TF_CONFIG` if it is None, names as many workers as MPI has started, and this one.
+    """Checks that a resolver agrees with MPI on the number of workers and the number of this worker.
+
+    Args:
+      cluster_resolver: The resolver. None: one for `TF_CONFIG`, or no check if that is unset.
+      this_worker: The identity of this process; None if MPI has not started it.
 
     Raises:
-      ValueError: It names others, or is malformed.
-      TypeError: It is no resolver.
+      ValueError: The resolver disagrees with MPI, or is malformed.
+      TypeError: `cluster_resolver` is not a resolver.
     """
     kinds = tf.distribute.cluster_resolver
     resolver: Any = cluster_resolver
@@ -94,24 +100,24 @@ def check_resolver(
     source = f"`{environment.TF_CONFIG_VARIABLE}`" if is_config else f"`cluster_resolver` ({type(resolver).__name__})"
     try:
         jobs = resolver.cluster_spec().as_dict()
-        chiefs, others = len(jobs.get("chief", ())), len(jobs.get("worker", ()))
-        # Slurm's resolver knows its task once it was asked for the cluster.
+        chiefs, plain_workers = len(jobs.get("chief", ())), len(jobs.get("worker", ()))
+        # Slurm's resolver finds its task when `cluster_spec` is called.
         job, task = resolver.task_type, resolver.task_id
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
-        raise ValueError(f"{source} is malformed: {exc}; write it as in `{_EXAMPLE}`, or leave it out") from exc
-    workers = chiefs + others
-    if workers == 0 or job == "evaluator":  # An evaluator works alone.
+        raise ValueError(f"{source} is malformed: {exc}; write it as in `{_EXAMPLE}`, or remove it") from exc
+    workers = chiefs + plain_workers
+    if workers == 0 or job == "evaluator":  # An evaluator is not part of the cluster.
         return
-    if workers > 1 and (own is None or own.workers == 1):
+    if workers > 1 and (this_worker is None or this_worker.workers == 1):
         raise ValueError(
-            f"{source} names {workers} workers, and MPI has not started this process: run `mpiexec -n {workers} python"
-            f" {sys.argv[0] or 'SCRIPT'}`, or unset it to work alone"
+            f"{source} names {workers} workers, but MPI has not started this process: run `mpiexec -n {workers} python"
+            f" {sys.argv[0] or 'SCRIPT'}`, or unset it to use one worker"
         )
-    if own is None:
+    if this_worker is None:
         return
     worker = (task if isinstance(task, int) else 0) + (chiefs if job == "worker" else 0)
-    if (worker, workers) != (own.worker, own.workers):
+    if (worker, workers) != (this_worker.worker, this_worker.workers):
         raise ValueError(
-            f"{source} says that this process is worker {worker} of {workers}, and MPI says {own.worker} of"
-            f" {own.workers}: leave it out, since MPI's launcher says it"
+            f"in {source}, this process is worker {worker} of {workers}, but in MPI it is worker {this_worker.worker}"
+            f" of {this_worker.workers}: remove the former, because MPI's launcher numbers the workers"
         )

@@ -1,11 +1,11 @@
-"""What Keras models have under an `IPUStrategy`: loops on the device, and options for them."""
+"""Keras models made in an `IPUStrategy` scope: loops that run on the device, options, pipeline stages and layers."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu.keras import _version
 from tensorflow_ipu.keras.model.ipu_methods import KerasExtensionBase
-from tensorflow_ipu.keras.model.scope import look_past_ipus as _look_past_ipus
+from tensorflow_ipu.keras.model.scope import ignore_ipus_for_jit_compile as _ignore_ipus_for_jit_compile
 from tensorflow_ipu.keras.options.options import ReplicatedMetricReductionMethod
 from tensorflow_ipu.keras.pipeline.stages import (
     FunctionalLayerPipelineStageAssignment,
@@ -39,13 +39,13 @@ __all__ = [
 ]
 
 _version.check(_version.installed())
-_look_past_ipus()
+_ignore_ipus_for_jit_compile()
 
 
-if not TYPE_CHECKING:  # A misspelled name is an error for type checkers.
+if not TYPE_CHECKING:  # Type checkers that see a `__getattr__` accept misspelled names.
 
     def __getattr__(name: str) -> Any:
-        # They define classes of Keras's, and so import it: not before someone asks for them.
+        # These modules subclass Keras classes. They are imported on first use, so that Keras is too.
         if name in ("layers", "optimizers"):
             return importlib.import_module(f"{__name__}.{name}")
         if name in ("FunctionalExtension", "ModelExtension", "SequentialExtension"):

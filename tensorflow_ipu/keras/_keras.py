@@ -1,4 +1,4 @@
-"""The Keras of this process, the one that `tf.keras` is, and the part of the seam that goes with it."""
+"""The Keras of this process, which `tf.keras` resolves to, and `internals`, the adapter of its private API."""
 
 from __future__ import annotations
 

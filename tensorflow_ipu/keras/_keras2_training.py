@@ -1,4 +1,4 @@
-"""The loops, the data and the optimizers of Keras 2 with the words of Keras 3; part of `_keras2`."""
+"""The loops, data and optimizers of the Keras 2 adapter, with the functions of `_keras3`; part of `_keras2`."""
 
 from __future__ import annotations
 
@@ -25,57 +25,69 @@ if TYPE_CHECKING:
 
 
 def check_compiled(model: keras.Model, method: str) -> None:
-    """Refuses a model that was not compiled; stands on `Model._assert_compile_was_called`."""
+    """Raises an error if a model was not compiled. Uses the private `Model._assert_compile_was_called`."""
     del method
     model._assert_compile_was_called()
 
 
 def check_call(model: keras.Model, method: str) -> None:
-    """Refuses a call of `fit` or the like that Keras refuses; stands on what its own methods begin with."""
+    """Raises Keras's error if the model cannot run this method, such as `fit`.
+
+    Uses the private `Model._check_call_args` and `_disallow_inside_tf_function`, as the methods of Keras do.
+    """
     if method != "predict":
         check_compiled(model, method)
     model._check_call_args(method)
     _disallow_inside_tf_function(method)
 
 
-def steps_at_once(model: keras.Model) -> int:
-    """How many steps an execution has; `Model.steps_per_execution` is a variable."""
+def steps_per_execution(model: keras.Model) -> int:
+    """Returns the number of steps in an execution. `Model.steps_per_execution` is a variable or None."""
     steps = model.steps_per_execution
     return 1 if steps is None else int(steps.numpy())
 
 
 class _Steps(int):
-    """How many steps an execution has, in the place of the model's variable, which all calls would share."""
+    """A number of steps for one call. It replaces the variable of the model, which all calls share."""
 
     def numpy(self) -> np.int64:
         return np.int64(self)
 
 
 @contextlib.contextmanager
-def taking_steps(model: keras.Model, steps: int) -> Iterator[None]:
-    """A block in which Keras, as it begins to iterate, takes so many steps; stands on `Model._steps_per_execution`."""
-    attributes: Any = vars(model)  # Past `__setattr__`, which tracks variables.
-    before = attributes["_steps_per_execution"]
+def with_steps_per_execution(model: keras.Model, steps: int) -> Iterator[None]:
+    """Runs the block with `steps` steps in an execution, a number that Keras reads when it begins to iterate.
+
+    Uses the private `Model._steps_per_execution`.
+    """
+    attributes: Any = vars(model)  # Bypasses `__setattr__`, which tracks variables.
+    original = attributes["_steps_per_execution"]
     attributes["_steps_per_execution"] = _Steps(steps)
     try:
         yield
     finally:
-        attributes["_steps_per_execution"] = before
+        attributes["_steps_per_execution"] = original
 
 
 def variables_of_metrics(model: keras.Model) -> list[Any]:
-    """The variables in which a model's metrics gather, and counters; stands on `Model._train_counter` and its kin."""
+    """Returns the variables of a model's metrics, and its step counters.
+
+    Uses the private `Model._train_counter` and `Model._test_counter`.
+    """
     counters = [model._train_counter, model._test_counter]
     return [*(variable for metric in model.metrics for variable in metric.variables), *counters]
 
 
 def converting(step: Callable[..., Nested]) -> Callable[..., Nested]:
-    """A step as Keras traces it: with AutoGraph for the user's code that it calls."""
+    """Returns the step converted by AutoGraph, as Keras 2 converts the user's code."""
     return autograph.converted(step)
 
 
-def take_steps_of_validation(model: keras.Model) -> None:
-    """Has `fit` validate with the steps at once of that data; stands on `Model._eval_data_handler`."""
+def use_steps_of_validation_data(model: keras.Model) -> None:
+    """Makes the validation in `fit` use the steps per execution of the validation data.
+
+    Uses the private `Model._eval_data_handler`.
+    """
     handler: Any = model._eval_data_handler
     data = getattr(handler._adapter, "data", None)
     if data is not None:
@@ -83,32 +95,41 @@ def take_steps_of_validation(model: keras.Model) -> None:
 
 
 def accept_strategy(callback: Any, strategy: tf.distribute.Strategy) -> None:
-    """Has a callback run under a strategy; stands on `BackupAndRestore._supported_strategies`."""
+    """Adds the class of the strategy to the classes that a callback supports.
+
+    Uses the private `BackupAndRestore._supported_strategies`.
+    """
     kinds = getattr(callback, "_supported_strategies", None)
     if kinds is not None and type(strategy) not in kinds:
         callback._supported_strategies = (*kinds, type(strategy))
 
 
 def count_steps(model: keras.Model, mode: str, steps: int | tf.Tensor) -> None:
-    """Counts steps of a program for callbacks; stands on `Model._train_counter` and its kin, which `TensorBoard` reads."""
+    """Adds steps of a program to the counter that `TensorBoard` reads.
+
+    Uses the private `Model._train_counter`, `Model._test_counter` and `Model._predict_counter`.
+    """
     getattr(model, f"_{mode}_counter").assign_add(tf.cast(steps, tf.int64))
 
 
 def note_program(model: keras.Model, mode: str, program: object) -> None:
-    """Notes the program that runs, whose graph `TensorBoard` writes; stands on `Model.train_tf_function`."""
+    """Stores the running program, whose graph `TensorBoard` writes. Uses the private `Model.train_tf_function`."""
     if mode == "train":
-        attributes: Any = vars(model)  # Past `__setattr__`, by which files would hold it.
+        attributes: Any = vars(model)  # Bypasses `__setattr__`, which would add it to saved files.
         attributes["train_tf_function"] = program
 
 
 def first_epoch(model: keras.Model) -> int | None:
-    """The epoch that `BackupAndRestore` has `fit` begin with, or None; stands on `Model._training_state`."""
+    """Returns the epoch at which `BackupAndRestore` resumes `fit`, or None.
+
+    Uses the private `Model._training_state`.
+    """
     state = getattr(model, "_training_state", None)
     return None if state is None else int(state._ckpt_saved_epoch.numpy()) + 1
 
 
-def begin_with_epoch(model: Any, epoch: int) -> None:
-    """Has `fit` begin with this epoch; stands on what it asks of `Model._training_state`."""
+def set_first_epoch(model: Any, epoch: int) -> None:
+    """Makes `fit` begin with this epoch. Uses the private `Model._training_state`, which `fit` reads."""
 
     def load(*_: object, **__: object) -> tuple[int, int]:
         model._training_state = None
@@ -118,7 +139,10 @@ def begin_with_epoch(model: Any, epoch: int) -> None:
 
 
 def plain_logs(logs: Logs) -> Logs:
-    """Logs with Python's numbers for scalars; stands on `sync_to_numpy_or_python_type`. Else: `float` of each."""
+    """Returns logs with Python scalars. Uses the private `sync_to_numpy_or_python_type`.
+
+    Without it: `float` of each value.
+    """
     return sync_to_numpy_or_python_type(logs)
 
 
@@ -126,26 +150,26 @@ def plain_logs(logs: Logs) -> Logs:
 
 
 class DataAdapter:
-    """Data with the properties that the adapters of Keras 3 have."""
+    """Data with the properties of the adapters of Keras 3."""
 
     batch_size: int | None = None
     num_batches: int | None = None
     has_partial_batch = False
     partial_batch_size: int | None = None
-    goes_on = False  # Whether one pass has the batches of all epochs.
+    has_all_epochs = False  # True if one pass yields the batches of all epochs.
 
     def get_tf_dataset(self) -> Any:
         raise NotImplementedError
 
     def on_epoch_begin(self) -> None:
-        """Hears of an epoch."""
+        """Does nothing; subclasses may override it."""
 
     def on_epoch_end(self) -> None:
-        """Hears of an epoch."""
+        """Does nothing; subclasses may override it."""
 
 
 class TFDatasetAdapter(DataAdapter):
-    """A dataset, with weights of classes."""
+    """A dataset, with class weights."""
 
     def __init__(self, adapter: Any, class_weight: Mapping[int, float] | None) -> None:
         self._dataset = adapter.get_dataset()
@@ -159,7 +183,10 @@ class TFDatasetAdapter(DataAdapter):
 
 
 class ArrayDataAdapter(DataAdapter):
-    """Arrays; stands on `data_adapter.TensorLikeDataAdapter`, and on what makes tensors of its arguments."""
+    """Arrays of examples. Uses the private `data_adapter.TensorLikeDataAdapter`.
+
+    Class weights are applied by the private `data_adapter._make_class_weight_map_fn`.
+    """
 
     def __init__(
         self, adapter: Any, tensors: Any, class_weight: Mapping[int, float] | None, shuffle: bool | str
@@ -182,11 +209,11 @@ class ArrayDataAdapter(DataAdapter):
 
 
 class _OtherData(DataAdapter):
-    """Data of other kinds."""
+    """Data of any other kind, which models of the scope reject."""
 
 
 class _FedDataAdapter(data_adapter.DataAdapter):
-    """How Keras 2 takes a `DataAdapter` of this file, such as data that a device is fed with, for data."""
+    """Keras 2's adapter for data that is a `DataAdapter` of this module, such as the data that an infeed reads."""
 
     @staticmethod
     def can_handle(x: object, y: object = None) -> bool:
@@ -214,38 +241,38 @@ class _FedDataAdapter(data_adapter.DataAdapter):
         return self.data.partial_batch_size
 
     def should_recreate_iterator(self) -> bool:
-        """Whether an epoch begins anew with the data, as for datasets."""
-        return not self.data.goes_on and self._steps in (None, self.data.num_batches)
+        """Returns True if each epoch iterates from the beginning of the data, as for datasets."""
+        return not self.data.has_all_epochs and self._steps in (None, self.data.num_batches)
 
     def on_epoch_end(self) -> None:
         self.data.on_epoch_end()
 
 
-# A class of our own in the list is asked for our own data alone.
+# Keras uses the first class of this list that accepts the data. This one accepts only data of this package.
 data_adapter.ALL_ADAPTER_CLS.append(_FedDataAdapter)
 
 
-_FOR_EVER: dict[str, Any] = {"epochs": None}
+_ENDLESS: dict[str, Any] = {"epochs": None}
 
 
 def adapter_for(x: Nested, y: Nested, weights: Nested, **options: Any) -> DataAdapter:
-    """Keras's view of what a user gave as data; stands on `data_adapter.select_data_adapter`."""
+    """Returns the adapter of the user's data. Uses the private `data_adapter.select_data_adapter`."""
     kind: Any = data_adapter.select_data_adapter(x, y)
     shuffle, class_weight = options["shuffle"], options["class_weight"]
-    named = {"sample_weights": weights, "batch_size": options["batch_size"], "steps": options["steps_per_epoch"]}
+    keywords = {"sample_weights": weights, "batch_size": options["batch_size"], "steps": options["steps_per_epoch"]}
     if kind is data_adapter.ListsOfScalarsDataAdapter:
         x, y, weights = (None if part is None else tf.convert_to_tensor(part) for part in (x, y, weights))
         return adapter_for(x, y, weights, **options)
     if kind in (data_adapter.TensorLikeDataAdapter, data_adapter.GenericArrayLikeDataAdapter):
         tensors: Any = data_adapter._process_tensorlike((x, y, weights))
         if kind is data_adapter.TensorLikeDataAdapter:
-            x, y, named["sample_weights"] = tensors  # Which it would convert anew.
-        made = kind(x, y, shuffle=shuffle, **named, **_FOR_EVER)
-        return ArrayDataAdapter(made, tensors, class_weight, shuffle)
+            x, y, keywords["sample_weights"] = tensors  # Otherwise, the adapter converts them a second time.
+        adapter = kind(x, y, shuffle=shuffle, **keywords, **_ENDLESS)
+        return ArrayDataAdapter(adapter, tensors, class_weight, shuffle)
     if kind is data_adapter.DatasetAdapter:
         return TFDatasetAdapter(kind(x, y, sample_weights=weights, steps=options["steps_per_epoch"]), class_weight)
     if kind is data_adapter.DatasetCreatorAdapter:
-        kind(x, y, steps=options["steps_per_epoch"])  # It refuses a missing number of steps.
+        kind(x, y, steps=options["steps_per_epoch"])  # Raises an error if the number of steps is missing.
         return adapter_for(x(tf.distribute.InputContext()), None, None, **options)
     return type(kind.__name__, (_OtherData,), {})()
 
@@ -258,8 +285,8 @@ def is_shuffled(adapter: ArrayDataAdapter) -> bool | str:
     return adapter.shuffle
 
 
-def goes_on(adapter: ArrayDataAdapter) -> bool:
-    """Whether one pass over it has the batches of all epochs: where their order is random."""
+def has_all_epochs(adapter: ArrayDataAdapter) -> bool:
+    """Returns True if one pass over the adapter yields the batches of all epochs, as shuffled data does."""
     return bool(adapter.shuffle)
 
 
@@ -267,8 +294,8 @@ def examples_of(adapter: ArrayDataAdapter) -> int:
     return adapter.examples
 
 
-def split_off(parts: Nested, fraction: float) -> Any:
-    """Arrays to train with, and the rest to validate with; stands on `data_adapter.train_validation_split`."""
+def split_validation_data(parts: Nested, fraction: float) -> Any:
+    """Splits arrays into training and validation data. Uses the private `data_adapter.train_validation_split`."""
     return data_adapter.train_validation_split(parts, validation_split=fraction)
 
 
@@ -276,42 +303,47 @@ def split_off(parts: Nested, fraction: float) -> Any:
 
 # The module whose optimizers subclasses extend by overriding the update of one variable.
 optimizers: Any = keras.optimizers.legacy
-LossScaleOptimizer: Any = loss_scale_optimizer.BaseLossScaleOptimizer  # The base of that of either kind.
+LossScaleOptimizer: Any = loss_scale_optimizer.BaseLossScaleOptimizer  # The base class for both kinds of optimizers.
 OPTIMIZERS: Any = (optimizers.Optimizer, keras.optimizers.Optimizer)
 
 
 def has_own_minimize(optimizer: Any) -> bool:
-    """Whether a user's class overrides `minimize`."""
+    """Returns True if the user's class overrides `minimize`."""
     return not type(optimizer).minimize.__module__.startswith(("tf_keras.", "tensorflow_ipu."))
 
 
 def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:
-    """The strategy that an optimizer was made in, or None; stands on `Optimizer._distribution_strategy`."""
+    """Returns the strategy in whose scope the optimizer was made, or None.
+
+    Uses the private `Optimizer._distribution_strategy`.
+    """
     return getattr(optimizer, "_distribution_strategy", None)
 
 
 def update_with(optimizer: Any, gradients: Sequence[Gradient | None], variables: Sequence[Variable]) -> None:
-    """Has an optimizer update variables, and make what it needs for them; `apply_gradients` is public."""
+    """Updates variables by an optimizer, which creates its slots first if needed; `apply_gradients` is public."""
     with casting_gradients(optimizer):
         optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
 
 
 @contextlib.contextmanager
 def casting_gradients(optimizer: Any) -> Iterator[None]:
-    """A block in which Keras's own optimizers take gradients of other types than their variables, as in Keras 3 anyway.
+    """Runs the block with gradients cast to the dtypes of their variables, as optimizers of Keras 3 do.
 
-    Stands on the names of the methods by which they update one variable.
+    Only Keras's own optimizers need it. Uses the private `_resource_apply_dense`, or `update_step`, to recognize them.
     """
     kind = type(optimizer)
     update = getattr(kind, "_resource_apply_dense", None) or getattr(kind, "update_step", None)
-    # Updates of the user's or of this package see to it themselves, and optimizers of TensorFlow 1 have none.
+    # Updates by the user or this package cast gradients themselves. Optimizers of TensorFlow 1 lack both methods.
     if update is None or not update.__module__.startswith("tf_keras."):
         yield
         return
-    apply, before = optimizer.apply_gradients, vars(optimizer).get("apply_gradients")
+    apply, original = optimizer.apply_gradients, vars(optimizer).get("apply_gradients")
 
     def apply_gradients(pairs: Iterable[tuple[Any, Variable]], *args: object, **kwargs: object) -> object:
-        typed = [(None if one is None else tf.cast(one, variable.dtype), variable) for one, variable in pairs]
+        typed = [
+            (None if gradient is None else tf.cast(gradient, variable.dtype), variable) for gradient, variable in pairs
+        ]
         return apply(typed, *args, **kwargs)
 
     vars(optimizer)["apply_gradients"] = apply_gradients
@@ -319,43 +351,48 @@ def casting_gradients(optimizer: Any) -> Iterator[None]:
         yield
     finally:
         del vars(optimizer)["apply_gradients"]
-        if before is not None:
-            vars(optimizer)["apply_gradients"] = before
+        if original is not None:
+            vars(optimizer)["apply_gradients"] = original
 
 
 @contextlib.contextmanager
 def transforming_dense(optimizer: Any) -> Iterator[None]:
-    """A block in which `gradient_transformers` of an optimizer get dense gradients, as where gradients accumulate."""
-    before = getattr(optimizer, "gradient_transformers", None)
-    if not before:
+    """Runs the block such that `gradient_transformers` of the optimizer get dense gradients, as they do in accumulation."""
+    original = getattr(optimizer, "gradient_transformers", None)
+    if not original:
         yield
         return
 
     def dense(pairs: Iterable[tuple[Gradient | None, Variable]]) -> list[tuple[tf.Tensor | None, Variable]]:
-        return [(None if one is None else tf.convert_to_tensor(one), variable) for one, variable in pairs]
+        return [
+            (None if gradient is None else tf.convert_to_tensor(gradient), variable) for gradient, variable in pairs
+        ]
 
-    optimizer.gradient_transformers = [dense, *before]
+    optimizer.gradient_transformers = [dense, *original]
     try:
         yield
     finally:
-        optimizer.gradient_transformers = before
+        optimizer.gradient_transformers = original
 
 
 def build_optimizer(optimizer: Any, variables: Sequence[Variable]) -> None:
-    """Has an optimizer make what it needs for variables; stands on `OptimizerV2._create_all_weights`, else its first update."""
-    if isinstance(optimizer, OPTIMIZERS):  # Those of TensorFlow 1 have no such method.
+    """Creates the slots of an optimizer for variables. Uses the private `OptimizerV2._create_all_weights`.
+
+    Without it: the first update creates them.
+    """
+    if isinstance(optimizer, OPTIMIZERS):  # Optimizers of TensorFlow 1 have no such method.
         (getattr(optimizer, "build", None) or optimizer._create_all_weights)(variables)
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """The variables of an optimizer; `variables` is public, and callable with either kind."""
+    """Returns the variables of an optimizer; `variables` is public, and callable for both kinds of optimizers."""
     return list(optimizer.variables())
 
 
 def computed_gradients(
     optimizer: Any, loss: Any, variables: Any, factor: Any, tape: tf.GradientTape | None
 ) -> list[tuple[Gradient | None, Variable]]:
-    """The first half of an optimizer's `minimize`; stands on `OptimizerV2._compute_gradients`."""
+    """Computes gradients as the first half of `minimize`. Uses the private `OptimizerV2._compute_gradients`."""
     if isinstance(optimizer, optimizers.Optimizer):
         return optimizer._compute_gradients(loss, variables, factor, tape)
     return optimizer.compute_gradients(loss, variables, tape)
@@ -363,7 +400,10 @@ def computed_gradients(
 
 @contextlib.contextmanager
 def scaling_losses(optimizer: Any) -> Iterator[None]:
-    """A block in which `minimize` scales losses as `get_gradients` of a user's class does; see `computed_gradients`."""
+    """Runs the block such that `minimize` scales the loss if the user's class does so in `get_gradients`.
+
+    See `computed_gradients`.
+    """
     compute = getattr(optimizer, "_compute_gradients", None)
 
     def scaled(loss: Any, var_list: Any, grad_loss: Any = None, tape: tf.GradientTape | None = None) -> Any:
@@ -383,7 +423,10 @@ def scaling_losses(optimizer: Any) -> Iterator[None]:
 
 
 def updating(update: Callable[..., None]) -> tuple[str, Callable[..., None]]:
-    """The method of optimizers in which all their ways to update variables end, and `update` in its form; see `update_with`."""
+    """Returns the name of the method that every update of variables calls, and `update` with that method's signature.
+
+    See `update_with`.
+    """
 
     def apply_gradients(grads_and_vars: Any, name: str | None = None, **options: bool) -> None:
         del name

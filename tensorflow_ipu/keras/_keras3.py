@@ -1,4 +1,7 @@
-"""The only access to what Keras keeps private; each function names what it stands on, and what else would serve."""
+"""The adapter of Keras 3, and the only access to its private API.
+
+Docstrings name the private API that a function uses. "Without it" introduces a public alternative.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Gradient, Logs, Nested, TensorLike, Variable
 
     class CallArguments:
-        """What the package uses of the arguments of a call."""
+        """The part of the arguments of a call that this package uses."""
 
         args: tuple[Nested, ...]
         kwargs: dict[str, Nested]
@@ -34,11 +37,11 @@ if TYPE_CHECKING:
         def fill_in(self, tensor_dict: dict[int, tf.Tensor]) -> tuple[tuple[Nested, ...], dict[str, Nested]]: ...
 
     class Node:
-        """What it uses of `keras.src.ops.node.Node`, a call of a layer or an operation of Keras."""
+        """The part of `keras.src.ops.node.Node`, a call of a layer or an operation, that this package uses."""
 
         operation: keras.Operation
         arguments: CallArguments
-        input_tensors: list[Any]  # Symbols, with their history.
+        input_tensors: list[Any]  # Symbols with the private `_keras_history`.
         outputs: list[keras.KerasTensor]
         is_input: bool
 
@@ -49,117 +52,144 @@ OPTIMIZERS = (optimizers.Optimizer,)
 
 __all__ = ["ArrayDataAdapter", "DataAdapter", "Functional", "TFDatasetAdapter"]
 
-# Models. `Functional` is what `keras.Model(inputs, outputs)` makes, and has no public name. When it is gone:
+# Models. `keras.Model(inputs, outputs)` returns a `Functional`. This class has no public name; an alternative is
 # `type(keras.Model(x, y))`.
 
 
 def symbol(shape: Any, dtype: Any) -> keras.KerasTensor:
-    """A tensor without a value."""
+    """Returns a symbolic tensor of this shape and dtype."""
     return keras.KerasTensor(tuple(shape), backend.standardize_dtype(dtype))
 
 
 def called_with_symbols(model: keras.Model, symbols: Nested, training: bool) -> Nested:
-    """What a model returns for symbols, by which it is built; stands on `backend.compute_output_spec`."""
+    """Calls a model with symbolic tensors, which builds it. Uses the private `backend.compute_output_spec`."""
     return backend.compute_output_spec(model, symbols, training=training)
 
 
 def build_for_training(model: keras.Model, batch: Nested) -> None:
-    """Builds a model for training on batches of this spec; stands on `Trainer._symbolic_build`, else `fit` of no steps."""
+    """Builds a model, its metrics and its optimizer for batches of this spec.
+
+    Uses the private `Trainer._symbolic_build`. Without it: call `fit` with zero steps.
+    """
     model._symbolic_build(data_batch=batch)
 
 
-def build_plainly(plain: Any, *args: Any, **kwargs: Any) -> None:
-    """Builds a model, by its `super()`, as Keras does at the beginning of `fit`; stands on `Trainer._symbolic_build`."""
-    plain._symbolic_build(*args, **kwargs)
+def build_by_super(super_of_model: Any, *args: Any, **kwargs: Any) -> None:
+    """Builds a model by its `super()`, as Keras does when `fit` begins. Uses the private `Trainer._symbolic_build`."""
+    super_of_model._symbolic_build(*args, **kwargs)
 
 
 def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
-    """A model or layer, and all layers within; stands on `Layer._flatten_layers`: `Model.layers` has those one down."""
+    """Returns a model or layer and all layers inside it. Uses the private `Layer._flatten_layers`.
+
+    The public `Model.layers` lists only the direct ones.
+    """
     return list(model._flatten_layers())
 
 
 def takes_training(model: keras.Model) -> bool:
-    """Whether `call` has the argument `training`; stands on `Layer._call_has_training_arg`. Else: its signature."""
+    """Returns True if `call` has the argument `training`. Uses the private `Layer._call_has_training_arg`.
+
+    Without it: the signature of `call`.
+    """
     return bool(model._call_has_training_arg)
 
 
 def built_shapes(model: keras.Model) -> dict[str, Any] | None:
-    """The shapes by argument that a model was built for, or None; stands on `Layer._build_shapes_dict`."""
+    """Returns the input shapes by argument that a model was built for, or None.
+
+    Uses the private `Layer._build_shapes_dict`.
+    """
     return model._build_shapes_dict if model.built else None
 
 
 def input_dtype(model: keras.Model) -> str | None:
-    """The type of the inputs that a model was built for; `Layer.input_dtype` is public."""
+    """Returns the dtype of the inputs that a model was built for; `Layer.input_dtype` is public."""
     return model.input_dtype
 
 
 def input_specs(model: keras.Model) -> list[Any]:
-    """The specs of the flat inputs of a model that was called; stands on `export_utils.get_input_signature`."""
+    """Returns the flat input specs of a model that was called. Uses the private `export_utils.get_input_signature`."""
     return keras.tree.flatten(get_input_signature(model))
 
 
 def input_structure(model: keras.Model) -> Nested:
-    """A functional model's structure of inputs, or None; stands on `Functional._inputs_struct`, else `Functional.input`."""
+    """Returns the input structure of a functional model, or None. Uses the private `Functional._inputs_struct`.
+
+    Without it: `Functional.input`.
+    """
     return getattr(model, "_inputs_struct", None)
 
 
 def output_structure(graph: Functional) -> Nested:
-    """The same of its outputs; stands on `Functional._outputs_struct`."""
+    """Returns the output structure of a functional model. Uses the private `Functional._outputs_struct`."""
     return graph._outputs_struct
 
 
 def standard_inputs(graph: Functional, x: Nested) -> list[tf.Tensor]:
-    """The flat inputs of a functional model, of the shapes and types that it takes; stands on `_standardize_inputs`."""
+    """Returns the flat inputs of a functional model in the shapes and dtypes that it expects.
+
+    Uses the private `Functional._standardize_inputs`.
+    """
     return keras.tree.flatten(graph._standardize_inputs(x))
 
 
 def functional_of(model: keras.Model) -> Functional:
-    """The functional model that a sequential one keeps, or the model; stands on `Sequential._functional`."""
+    """Returns the functional model inside a sequential one, None before it is built. Returns other models unchanged.
+
+    Uses the private `Sequential._functional`.
+    """
     return model._functional if isinstance(model, keras.Sequential) else model
 
 
 def write_archive(archive: Any, folder: Path) -> None:
-    """Writes a `keras.export.ExportArchive`, and prints nothing."""
+    """Writes a `keras.export.ExportArchive` without printing."""
     archive.write_out(str(folder), verbose=False)
 
 
 def has_own_weights(layer: keras.layers.Layer) -> bool:
-    """Whether a layer has weights beside those of the layers within; stands on `Layer._trainable_variables` and the like."""
+    """Returns True if a layer has weights in addition to the weights of its inner layers.
+
+    Uses the private `Layer._trainable_variables` and `Layer._non_trainable_variables`.
+    """
     return bool(layer._trainable_variables or layer._non_trainable_variables)
 
 
-# Calls of layers (`Node`), which Keras has no public name for: `keras.Operation.input` is of the only call. When they are
-# gone: `keras.models.clone_model` with a `call_function` sees each call.
+# Calls of layers (`Node`). They have no public API: `keras.Operation.input` supports layers with a single call.
+# An alternative is `keras.models.clone_model`, which passes each call to its `call_function`.
 
 
 def calls_by_depth(model: keras.Model) -> dict[int, list[Node]]:
-    """The calls of a functional model's layers by depth, the inputs deepest; stands on `Function._nodes_by_depth`."""
+    """Returns the layer calls of a functional model by depth; inputs are deepest.
+
+    Uses the private `Function._nodes_by_depth`.
+    """
     return model._nodes_by_depth
 
 
 def calls_of(layer: keras.Operation) -> list[Node]:
-    """The calls of a layer with symbols, in their order; stands on `Operation._inbound_nodes`. The list is Keras's own."""
+    """Returns Keras's own list of a layer's symbolic calls, in order. Uses the private `Operation._inbound_nodes`."""
     return layer._inbound_nodes
 
 
-def forget_calls(layer: keras.layers.Layer, kept: int) -> None:
-    """Forgets the calls of a layer but for the first ones; see `calls_of`."""
-    del layer._inbound_nodes[kept:]
+def forget_calls(layer: keras.layers.Layer, count: int) -> None:
+    """Removes the symbolic calls of a layer except the first `count`; see `calls_of`."""
+    del layer._inbound_nodes[count:]
 
 
 def is_made_by_keras(operation: keras.Operation) -> bool:
-    """Whether Keras 2 made a layer by itself; there are none here."""
+    """Returns False: only Keras 2 creates layers for operations."""
     del operation
     return False
 
 
 def layers_before(call: Node) -> list[keras.layers.Layer]:
-    """The layers whose outputs a call takes; stands on `KerasTensor._keras_history`."""
+    """Returns the layers whose outputs are inputs of a call. Uses the private `KerasTensor._keras_history`."""
     return [tensor._keras_history.operation for tensor in call.input_tensors]
 
 
 def bound_operation(operation: keras.Operation, training: bool) -> Callable[..., Nested]:
-    """A layer or operation as a function of its arguments, as functional models call it; stands on `operation_fn`."""
+    """Returns a function that calls a layer or operation as functional models do. Uses the private `operation_fn`."""
     return operation_fn(operation, training=training)
 
 
@@ -167,76 +197,85 @@ def bound_operation(operation: keras.Operation, training: bool) -> Callable[...,
 
 
 def seed_generator() -> keras.random.SeedGenerator | None:
-    """What gives a layer its seeds; None where TensorFlow's own random numbers do."""
+    """Returns the seed generator of a layer; None in Keras 2, whose layers draw TensorFlow's random numbers."""
     return keras.random.SeedGenerator()
 
 
 def computes_again() -> bool:
-    """Whether layers can be called as functions of their weights here; see `stateless`."""
+    """Returns True if a second call of a layer can draw the same random numbers, as always in Keras 3; see `stateless`."""
     return True
 
 
 def stateless(
     layer: keras.layers.Layer, mapping: Sequence[tuple[Any, tf.Tensor]], seeds: list[tf.Tensor]
 ) -> keras.StatelessScope:
-    """A block in which variables have these values and keep their own; calls add losses to the block's, not the layer's."""
-    del layer, seeds  # Those are variables.
+    """Returns a scope in which variables have the values of `mapping`.
+
+    Assignments and losses of calls are kept in the scope, and do not change variables and layers.
+    """
+    del layer, seeds  # Seeds of Keras 3 are variables, so `mapping` may hold them.
     return keras.StatelessScope(state_mapping=mapping, collect_losses=True)
 
 
 def uncast(variable: keras.Variable) -> keras.Variable:
-    """A variable in its own type; see `_keras2.uncast`."""
+    """Returns the variable in its own dtype, here the variable itself; see `_keras2.uncast`."""
     return variable
 
 
 def mask_after(layer: keras.layers.Layer, inputs: Nested, mask: Nested) -> Nested:
-    """The masks of what a layer returns."""
+    """Returns the masks of the outputs of a layer."""
     return layer.compute_mask(inputs, mask)
 
 
 def masks_of(outputs: Nested) -> list[tf.Tensor]:
-    """The masks that a call has left on its flat outputs: nothing, as `mask_after` tells them."""
+    """Returns an empty list: in Keras 3, `mask_after` returns all masks."""
     del outputs
     return []
 
 
 def put_masks(outputs: Nested, masks: list[tf.Tensor]) -> None:
-    """Leaves such masks on outputs."""
+    """Does nothing; see `masks_of`."""
 
 
 def set_policy(layer: keras.layers.Layer, policy: Any) -> None:
-    """Has a layer compute by a policy or its name."""
+    """Sets the dtype policy of a layer by a policy or its name."""
     layer.dtype_policy = keras.DTypePolicy(policy) if isinstance(policy, str) else policy
 
 
 def casting(layers: Sequence[keras.layers.Layer]) -> contextlib.AbstractContextManager[None]:
-    """A block in which layers have their weights in the type that they compute in, as they have in any case."""
+    """Returns an empty context: layers of Keras 3 always cast their weights to the compute dtype."""
     del layers
     return contextlib.nullcontext()
 
 
 def make_recurrent(layer: Any, make: Callable[..., None], seed: int | None, time_major: bool, **options: Any) -> bool:
-    """Makes a recurrent layer with a seed for its dropout; returns whether others have to see to time as first dimension."""
+    """Initializes a recurrent layer with a dropout seed. Returns True if the caller must handle `time_major`."""
     del layer
     make(seed=seed, use_cudnn=False, **options)  # With cuDNN, Keras would not compile models with the layer.
     return time_major
 
 
-# Losses. `Layer.losses` is public, and mixes what calls added with what weights cost.
+# Losses. The public `Layer.losses` mixes losses that calls added with regularization losses of weights.
 
 
 def added_losses(layer: keras.layers.Layer) -> list[tf.Tensor]:
-    """The losses that the calls of a layer, without those within, have added; stands on `Layer._get_own_losses`."""
+    """Returns the losses that calls of a layer added, without the losses of inner layers.
+
+    Uses the private `Layer._get_own_losses`.
+    """
     return layer._get_own_losses()
 
 
 def weight_losses(layer: keras.layers.Layer) -> list[tf.Tensor]:
-    """What the weights of a layer, and of those within, cost; stands on `Layer._get_regularization_losses`."""
+    """Returns the regularization losses of a layer and its inner layers.
+
+    Uses the private `Layer._get_regularization_losses`.
+    """
     return layer._get_regularization_losses()
 
 
 def forget_losses(layer: keras.layers.Layer) -> None:
-    """Takes away what the calls of a layer, and of those within, have added; stands on `Layer._clear_losses`."""
+    """Clears the losses that calls of a layer and its inner layers added. Uses the private `Layer._clear_losses`."""
     layer._clear_losses()
 
 
@@ -248,7 +287,10 @@ def total_loss(
     training: bool,
     losses: Sequence[tf.Tensor] | None = None,
 ) -> tf.Tensor:
-    """The loss with those of the layers, or these instead; stands on `Trainer._compute_loss` and `Layer._losses_override`."""
+    """Returns the loss of predictions plus the losses of the layers, or plus `losses` instead.
+
+    Uses the private `Trainer._compute_loss` and `Layer._losses_override`.
+    """
     model._losses_override = losses or []
     try:
         return model._compute_loss(x=None, y=y, y_pred=predicted, sample_weight=weights, training=training)  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.
@@ -257,12 +299,15 @@ def total_loss(
 
 
 def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> None:
-    """Notes a batch's loss in metrics; stands on `Trainer._loss_tracker` and `unscale_loss_for_distribution`."""
+    """Adds the loss of a batch to the metrics.
+
+    Uses the private `Trainer._loss_tracker` and `unscale_loss_for_distribution`.
+    """
     model._loss_tracker.update_state(unscale_loss_for_distribution(loss), sample_weight=batch_size)
 
 
 def scaled_loss(optimizer: Any, loss: TensorLike) -> tf.Tensor:
-    """The loss to differentiate, as an optimizer wants it."""
+    """Returns the loss to differentiate, scaled if the optimizer scales losses."""
     return optimizer.scale_loss(loss)
 
 
@@ -270,106 +315,121 @@ def scaled_loss(optimizer: Any, loss: TensorLike) -> tf.Tensor:
 
 
 def check_compiled(model: keras.Model, method: str) -> None:
-    """Refuses a model that was not compiled; stands on `Trainer._assert_compile_called`, else `model.compiled`."""
+    """Raises an error if a model was not compiled. Uses the private `Trainer._assert_compile_called`.
+
+    Without it: `model.compiled`.
+    """
     model._assert_compile_called(method)
 
 
 def check_call(model: keras.Model, method: str) -> None:
-    """Refuses a call of `fit` or the like that Keras refuses; see `check_compiled`."""
+    """Raises Keras's error if the model cannot run this method, such as `fit`; see `check_compiled`."""
     if method != "predict":
         check_compiled(model, method)
 
 
-def steps_at_once(model: keras.Model) -> int:
-    """How many steps an execution has."""
+def steps_per_execution(model: keras.Model) -> int:
+    """Returns the number of steps in an execution."""
     return model.steps_per_execution
 
 
 @contextlib.contextmanager
-def taking_steps(model: keras.Model, steps: int) -> Iterator[None]:
-    """A block in which Keras, as it begins to iterate, takes so many steps for an execution."""
-    before = model.steps_per_execution
+def with_steps_per_execution(model: keras.Model, steps: int) -> Iterator[None]:
+    """Runs the block with `steps` steps in an execution, a number that Keras reads when it begins to iterate."""
+    original = model.steps_per_execution
     model.steps_per_execution = steps
     try:
         yield
     finally:
-        model.steps_per_execution = before
+        model.steps_per_execution = original
 
 
 def variables_of_metrics(model: keras.Model) -> list[Any]:
-    """The variables in which a model's metrics gather; all of this is public."""
+    """Returns the variables of a model's metrics; `Model.metrics` is public."""
     return [variable for metric in model.metrics for variable in metric.variables]
 
 
 def converting(step: Callable[..., Nested]) -> Callable[..., Nested]:
-    """A step as Keras traces it: without AutoGraph, which Keras 3 keeps out of its steps."""
+    """Returns the step unchanged: Keras 3 traces steps without AutoGraph."""
     return step
 
 
-def take_steps_of_validation(model: keras.Model) -> None:
-    """Has `fit` validate with the steps at once of that data; stands on `Trainer._eval_epoch_iterator`."""
+def use_steps_of_validation_data(model: keras.Model) -> None:
+    """Makes the validation in `fit` use the steps per execution of the validation data.
+
+    Uses the private `Trainer._eval_epoch_iterator`.
+    """
     iterator: Any = model._eval_epoch_iterator
     iterator.steps_per_execution = getattr(iterator.data_adapter, "steps_per_execution", iterator.steps_per_execution)
 
 
 def accept_strategy(callback: Any, strategy: tf.distribute.Strategy) -> None:
-    """Does nothing: all callbacks run under all strategies."""
+    """Does nothing: callbacks of Keras 3 run under any strategy."""
 
 
 def count_steps(model: keras.Model, mode: str, steps: int | tf.Tensor) -> None:
-    """Does nothing: the model counts no steps."""
+    """Does nothing: models of Keras 3 count no steps."""
 
 
 def note_program(model: keras.Model, mode: str, program: object) -> None:
-    """Does nothing: no callback asks for it."""
+    """Does nothing: no callback of Keras 3 reads the program."""
 
 
 def first_epoch(model: keras.Model) -> int | None:
-    """The epoch that `BackupAndRestore` has `fit` begin with, or None; stands on `Trainer._initial_epoch`."""
+    """Returns the epoch at which `BackupAndRestore` resumes `fit`, or None.
+
+    Uses the private `Trainer._initial_epoch`.
+    """
     return getattr(model, "_initial_epoch", None)
 
 
-def begin_with_epoch(model: keras.Model, epoch: int) -> None:
-    """Has `fit` begin with this epoch; see `first_epoch`."""
+def set_first_epoch(model: keras.Model, epoch: int) -> None:
+    """Makes `fit` begin with this epoch; see `first_epoch`."""
     model._initial_epoch = epoch
 
 
 def plain_logs(logs: Logs) -> Logs:
-    """Logs with Python's numbers for scalars; stands on `pythonify_logs`. When it is gone: `float` of each."""
+    """Returns logs with Python scalars. Uses the private `pythonify_logs`. Without it: `float` of each value."""
     return pythonify_logs(logs)
 
 
-# Data. Keras has its adapters under no public name; `keras.utils.PyDataset` is one kind of data alone.
+# Data. The adapters of Keras have no public names; `keras.utils.PyDataset` supports only one kind of data.
 
 
 def adapter_for(x: Nested, y: Nested, weights: Nested, **options: Any) -> DataAdapter:
-    """Keras's view of what a user gave as data; stands on `data_adapters.get_data_adapter`."""
+    """Returns Keras's adapter of the user's data. Uses the private `data_adapters.get_data_adapter`."""
     return data_adapters.get_data_adapter(x=x, y=y, sample_weight=weights, **options)
 
 
 def arrays_of(adapter: ArrayDataAdapter) -> Nested:
-    """The arrays of an adapter, as a structure of what can be cut; stands on `_inputs` and `array_slicing`."""
+    """Returns the arrays of an adapter in a form that can be sliced.
+
+    Uses the private `ArrayDataAdapter._inputs` and `array_slicing`.
+    """
     return array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
 
 
 def is_shuffled(adapter: ArrayDataAdapter) -> bool | str:
-    """Whether its order is random: True, False, or "batch" for whole batches; stands on `ArrayDataAdapter._shuffle`."""
+    """Returns True if all examples are shuffled, and "batch" if examples are shuffled within each batch.
+
+    Uses the private `ArrayDataAdapter._shuffle`.
+    """
     return adapter._shuffle
 
 
-def goes_on(adapter: ArrayDataAdapter) -> bool:
-    """Whether one pass over it has the batches of all epochs: here, each epoch is a pass."""
+def has_all_epochs(adapter: ArrayDataAdapter) -> bool:
+    """Returns True if one pass over the adapter yields the batches of all epochs. In Keras 3, each epoch is a pass."""
     del adapter
     return False
 
 
 def examples_of(adapter: ArrayDataAdapter) -> int:
-    """How many examples it has; stands on `ArrayDataAdapter._num_samples`."""
+    """Returns the number of examples of an adapter. Uses the private `ArrayDataAdapter._num_samples`."""
     return adapter._num_samples
 
 
-def split_off(parts: Nested, fraction: float) -> Any:
-    """Arrays to train with, and the rest to validate with; stands on `array_slicing.train_validation_split`."""
+def split_validation_data(parts: Nested, fraction: float) -> Any:
+    """Splits arrays into training and validation data. Uses the private `array_slicing.train_validation_split`."""
     return array_slicing.train_validation_split(parts, validation_split=fraction)
 
 
@@ -377,49 +437,55 @@ def split_off(parts: Nested, fraction: float) -> Any:
 
 
 def has_own_minimize(optimizer: Any) -> bool:
-    """Whether a user's class has a `minimize`, which those of Keras 3 have not."""
+    """Returns True if the user's class defines `minimize`, which optimizers of Keras 3 do not have."""
     return hasattr(optimizer, "minimize")
 
 
 def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:
-    """The strategy that an optimizer was made in, or None; stands on `TFOptimizer._distribution_strategy`."""
+    """Returns the strategy in whose scope the optimizer was made, or None.
+
+    Uses the private `TFOptimizer._distribution_strategy`.
+    """
     return getattr(optimizer, "_distribution_strategy", None)
 
 
 def update_with(optimizer: Any, gradients: Sequence[Gradient | None], variables: Sequence[Variable]) -> None:
-    """Has an optimizer update variables, and make what it needs for them; `Optimizer.apply` is public."""
+    """Updates variables by an optimizer, which creates its slots first if needed; `Optimizer.apply` is public."""
     optimizer.apply(gradients, variables)
 
 
 def casting_gradients(optimizer: Any) -> contextlib.AbstractContextManager[None]:
-    """A block in which Keras's own optimizers take gradients of other types than their variables, as they do anyway."""
+    """Returns an empty context: optimizers of Keras 3 cast gradients to the dtype of the variable."""
     del optimizer
     return contextlib.nullcontext()
 
 
 def transforming_dense(optimizer: Any) -> contextlib.AbstractContextManager[None]:
-    """Does nothing: optimizers have no `gradient_transformers`."""
+    """Returns an empty context: optimizers of Keras 3 have no `gradient_transformers`."""
     del optimizer
     return contextlib.nullcontext()
 
 
 def build_optimizer(optimizer: Any, variables: Sequence[Variable]) -> None:
-    """Has an optimizer make what it needs for variables; `Optimizer.build` is public."""
+    """Creates the slots of an optimizer for variables, unless it has them; `Optimizer.build` is public."""
     if not optimizer.built:
         optimizer.build(variables)
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """The variables of an optimizer; `Optimizer.variables` is public."""
+    """Returns the variables of an optimizer; `Optimizer.variables` is public."""
     return list(optimizer.variables)
 
 
 def scaling_losses(optimizer: Any) -> contextlib.AbstractContextManager[None]:
-    """A block in which optimizers scale losses in all their ways, as those of Keras 3 do anyway."""
+    """Returns an empty context: optimizers of Keras 3 scale losses in all their methods."""
     del optimizer
     return contextlib.nullcontext()
 
 
 def updating(update: Callable[..., None]) -> tuple[str, Callable[..., None]]:
-    """The method of optimizers in which all their ways to update variables end, and `update` in its form; see `update_with`."""
+    """Returns the name of the method that every update of variables calls, and `update` with that method's signature.
+
+    See `update_with`.
+    """
     return "apply", update

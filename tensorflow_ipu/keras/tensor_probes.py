@@ -1,4 +1,4 @@
-"""Watches the layers of a Keras model while it is called: what they compute, in a precision of the caller's choice."""
+"""Runs a training step of a Keras model in a chosen precision and returns what its layers computed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class ProbedTensor(NamedTuple):
-    """A tensor that a layer made."""
+    """A tensor that a layer made: a result, or a weight."""
 
     layer: str
     name: str
@@ -41,7 +41,7 @@ class ProbedTensor(NamedTuple):
 
 
 class ProbedStep(NamedTuple):
-    """What a step of training computed."""
+    """The loss, activations, weights and gradients of a training step."""
 
     loss: tf.Tensor
     activations: Sequence[ProbedTensor]
@@ -64,7 +64,7 @@ def variables_of(model: keras.Model) -> list[Any]:
 
 
 def strategy_of_model(model: keras.Model) -> IPUStrategyV1 | None:
-    """The strategy in whose scope a model was made; None where it was made in none of an IPU's."""
+    """Returns the strategy in whose scope a model was made, or None."""
     extension = vars(model).get("_ipu_extension")
     return None if extension is None else extension.strategy
 
@@ -72,7 +72,7 @@ def strategy_of_model(model: keras.Model) -> IPUStrategyV1 | None:
 def probed_step(
     model: keras.Model, batch: Nested, half: bool, scale: float = 1.0, single: Sequence[str] = ()
 ) -> ProbedStep:
-    """A step of training in float32 or float16, without its update. It is called where a function is traced."""
+    """Traces the loss and gradients of a training step in float32 or float16, without an update of the weights."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     policy = "mixed_float16" if half else "float32"
 
@@ -80,21 +80,21 @@ def probed_step(
         return internals.total_loss(model, y, model(x, training=True), weights, training=True)
 
     with _turn_of(model), tf.GradientTape() as tape, _computing_in(model, policy, single):
-        with _watched(model) as found:
+        with _watched(model) as probed:
             loss = internals.converting(compute)()
         scaled = loss * tf.cast(scale, loss.dtype)
-        activations = list(found)
+        activations = list(probed)
         variables = [tf_variable(weight) for weight in model.trainable_variables]
-        # Here, as some layers compute again.
-        made = tape.gradient(scaled, [*(one.tensor for one in activations), *variables])
-    gradients = [None if one is None else tf.convert_to_tensor(one) for one in made]
+        # Gradients are taken inside the block, as some layers compute their results again in the backward pass.
+        results = tape.gradient(scaled, [*(probe.tensor for probe in activations), *variables])
+    gradients = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in results]
     return ProbedStep(
         loss, activations, gradients[: len(activations)], weights_of(model), gradients[len(activations) :]
     )
 
 
 def _turn_of(model: keras.Model) -> contextlib.AbstractContextManager[None]:
-    """A block in which no other thread traces the model."""
+    """Returns a context in which no other thread runs or traces the model."""
     extension = vars(model).get("_ipu_extension")
     return contextlib.nullcontext() if extension is None else extension.calls.turn()
 
@@ -108,15 +108,15 @@ def build(model: keras.Model, batch: Nested) -> None:
 
 def update(model: keras.Model, gradients: Sequence[tf.Tensor | None]) -> None:
     factor = internals.scaled_loss(model.optimizer, tf.constant(1.0))
-    scaled = [None if one is None else one * tf.cast(factor, one.dtype) for one in gradients]
+    scaled = [None if gradient is None else gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
     internals.update_with(model.optimizer, scaled, model.trainable_variables)
 
 
 def weights_of(model: keras.Model) -> list[ProbedTensor]:
-    """The trainable weights in Keras's order, each with the layer that made it."""
+    """Returns the trainable weights in Keras's order, each with the layer that made it."""
     names = _names(model)
     layer_of = {}
-    for layer in reversed(internals.all_layers(model)):  # The innermost wins.
+    for layer in reversed(internals.all_layers(model)):  # Innermost layers first: they made the weights.
         for weight in layer.trainable_variables:
             layer_of.setdefault(id(weight), names.get(id(layer), layer.name))
     return [
@@ -126,42 +126,45 @@ def weights_of(model: keras.Model) -> list[ProbedTensor]:
 
 
 def _names(model: keras.Model) -> dict[int, str]:
-    """What each layer is called: its name, with a number where several have it."""
+    """Returns the names of layers by `id`; a name that several layers have gets a number: `dense`, `dense#2`."""
     names: dict[int, str] = {}
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for layer in internals.all_layers(model):
-        count = seen[layer.name] = seen.get(layer.name, 0) + 1
+        count = counts[layer.name] = counts.get(layer.name, 0) + 1
         names[id(layer)] = layer.name if count == 1 else f"{layer.name}#{count}"
     return names
 
 
 @contextlib.contextmanager
 def _computing_in(model: keras.Model, policy: str, single: Sequence[str]) -> Iterator[None]:
-    """A block in which layers compute by this policy, and those that are named in float32."""
+    """Runs the block with `policy` as the dtype policy of all layers; those named in `single` compute in float32."""
     names = _names(model)
     layers = internals.all_layers(model)
-    before = [layer.dtype_policy for layer in layers]
+    originals = [layer.dtype_policy for layer in layers]
     try:
         for layer in layers:
-            # An inner layer is as the layer around that is named.
+            # A named layer stays in float32 together with its inner layers.
             inside = {id(inner) for inner in internals.all_layers(layer)}
             if layer is not model and names[id(layer)] in single:
-                single = [*single, *(names[each] for each in inside)]
+                single = [*single, *(names[inner] for inner in inside)]
         for layer in layers:
-            kept = layer is not model and names[id(layer)] in single
-            internals.set_policy(layer, "float32" if kept else policy)
+            is_single = layer is not model and names[id(layer)] in single
+            internals.set_policy(layer, "float32" if is_single else policy)
         with internals.casting(layers):
             yield
     finally:
-        for layer, own in zip(layers, before, strict=True):
-            internals.set_policy(layer, own)
+        for layer, original in zip(layers, originals, strict=True):
+            internals.set_policy(layer, original)
 
 
 @contextlib.contextmanager
 def _watched(model: keras.Model) -> Iterator[list[ProbedTensor]]:
-    """A block that notes the floating results of the model's layers. What is computed in a loop of a layer is the layer's."""
-    found: list[ProbedTensor] = []
-    seen: set[int] = set()
+    """Runs the block with watched layers, whose calls add their floating-point results to the yielded list.
+
+    Tensors in the graph of a loop are skipped: what a layer computes in a loop counts as part of that layer's result.
+    """
+    probed: list[ProbedTensor] = []
+    seen_ids: set[int] = set()
     graph = tf.compat.v1.get_default_graph()
     names = _names(model)
     layers = [layer for layer in internals.all_layers(model) if layer is not model]
@@ -169,21 +172,21 @@ def _watched(model: keras.Model) -> Iterator[list[ProbedTensor]]:
     def probing(layer: keras.layers.Layer, call: Callable[..., Nested]) -> Callable[..., Nested]:
         def watched(*args: Any, **kwargs: Any) -> Nested:
             result = autograph.user_code(call)(*args, **kwargs)
-            tensors = [one for one in tf.nest.flatten(result) if tf.is_tensor(one) and one.dtype.is_floating]
-            for at, tensor in enumerate(tensors):
-                if getattr(tensor, "graph", graph) is graph and id(tensor) not in seen:
-                    seen.add(id(tensor))
-                    count = sum(one.layer == names[id(layer)] for one in found)
-                    found.append(ProbedTensor(names[id(layer)], str(count) if count or at else "", tensor))
+            tensors = [leaf for leaf in tf.nest.flatten(result) if tf.is_tensor(leaf) and leaf.dtype.is_floating]
+            for index, tensor in enumerate(tensors):
+                if getattr(tensor, "graph", graph) is graph and id(tensor) not in seen_ids:
+                    seen_ids.add(id(tensor))
+                    count = sum(probe.layer == names[id(layer)] for probe in probed)
+                    probed.append(ProbedTensor(names[id(layer)], str(count) if count or index else "", tensor))
             return result
 
         return watched
 
     for layer in layers:
-        # Past Keras's own attributes, which it tracks.
+        # `__setattr__` would make Keras track the attribute.
         layer.__dict__["call"] = probing(layer, layer.call)
     try:
-        yield found
+        yield probed
     finally:
         for layer in layers:
             del layer.__dict__["call"]

@@ -1,4 +1,4 @@
-"""Loops that stay on the device: `while_loop` and `repeat`, whose body may take a dataset's elements."""
+"""Loops that run on the device: `while_loop` and `repeat`, whose bodies may take elements of an infeed."""
 
 from __future__ import annotations
 
@@ -32,46 +32,46 @@ def while_loop(
     maximum_iterations: Number | None = None,
     use_while_v1: bool = True,
 ) -> Nested:
-    """Repeats `body` while `condition` holds.
+    """Repeats `body` while `condition` is true.
 
     Args:
-      condition: From the carried values to a bool scalar. Elements of the infeed are not passed to it.
-      body: From the carried values, then the element of the infeed (a tuple by position, a dict by name), to the carried
-        values of the next iteration, optionally followed by operations that the iteration is to run. It is called once.
-      inputs: The first carried values: a list, or one value. What is no tensor is converted to one.
-      infeed_queue: The queue that `body` takes one element an iteration from, or an iterator of a dataset.
-      maximum_iterations: An upper limit to the iterations, as an int of up to 2**31 - 1, or an integer scalar, of which
-        that is the most. The gradient of a loop needs one that is known when the program is traced.
-      use_while_v1: Accepted: TensorFlow 2 has one kind of loop left, and False logs a warning, as in the original.
+      condition: A function of the carried values that returns a bool scalar. It does not get elements of the infeed.
+      body: A function of the carried values, followed by the element of the infeed (a tuple by position, a dict by name).
+        It returns the carried values of the next iteration, optionally followed by operations to run. It is traced once.
+      inputs: The initial carried values: a list, or a single value. They are converted to tensors.
+      infeed_queue: A queue, or an iterator of a dataset. `body` takes one element from it in each iteration.
+      maximum_iterations: The maximum number of iterations: an int of up to 2**31 - 1, or an integer scalar, which is
+        limited to that value. The gradient of a loop needs a limit that is known when the program is traced.
+      use_while_v1: Accepted without effect, since TensorFlow 2 has only one kind of loop. False logs a warning.
 
     Returns:
-      The last carried values: the tensor for one, a list for several, an operation for none.
+      The last carried values: a tensor for one value, a list for several, an operation for none.
 
     Raises:
-      TypeError: `condition` or `body` cannot be called with these arguments; `body` returns other types than it takes, or
-        another number of tensors; `condition` returns no bool scalar; or an argument is of a wrong kind.
-      ValueError: `body` returns tensors after operations, or tensors of other shapes than it takes; or
-        `maximum_iterations` is no scalar, or too high.
+      TypeError: `condition` or `body` does not accept these arguments; `body` returns another number of tensors than it
+        takes, or other dtypes; `condition` does not return a bool scalar; or an argument has the wrong type.
+      ValueError: `body` returns tensors after operations, or changes the shape of a carried value; or
+        `maximum_iterations` is not a scalar, or too large.
     """
-    _note_while_version(use_while_v1)
-    most = None
+    _check_while_version(use_while_v1)
+    limit = None
     if maximum_iterations is not None:
-        # TensorFlow counts them in int32.
-        most = _iterations("maximum_iterations", maximum_iterations, tf.int32.max)
-        if most.dtype.max > tf.int32.max:
-            most = tf.minimum(most, tf.constant(tf.int32.max, most.dtype))
-        most = tf.cast(most, tf.int32)
+        # TensorFlow counts iterations in int32.
+        limit = _iterations("maximum_iterations", maximum_iterations, tf.int32.max)
+        if limit.dtype.max > tf.int32.max:
+            limit = tf.minimum(limit, tf.constant(tf.int32.max, limit.dtype))
+        limit = tf.cast(limit, tf.int32)
     carried = _carried_values(inputs)
     queue = _checked_queue(infeed_queue)
-    needs = _misfit(condition, len(carried), ())
-    if needs is not None:
+    accepted = _unmatched_signature(condition, len(carried), ())
+    if accepted is not None:
         raise TypeError(
             "Supplied loop condition function cannot be called with the specified inputs. You specified"
-            f" {len(carried)} inputs, but the condition takes {needs}. Note that infeed is not passed to the loop condition."
+            f" {len(carried)} inputs, but the condition takes {accepted}. Note that infeed is not passed to the loop condition."
         )
-    holds = user_code(condition)
+    condition_function = user_code(condition)
     zero = tf.constant(0)
-    return _loop(lambda _, *values: _truth(holds(*values)), body, zero, carried, queue, most)
+    return _loop(lambda _, *values: _bool_scalar(condition_function(*values)), body, zero, carried, queue, limit)
 
 
 def repeat(
@@ -81,42 +81,42 @@ def repeat(
     infeed_queue: IPUInfeedQueue | IPUIterator | None = None,
     use_while_v1: bool = True,
 ) -> Nested:
-    """Repeats `body` `n` times; see `while_loop` for the result, and for what is raised.
+    """Repeats `body` `n` times. See `while_loop` for the result and the errors.
 
     Args:
-      n: An int of 64 bits or an integer scalar; there are no iterations for 0 or less. The gradient of a loop needs a
-        number that is known when the program is traced.
+      n: The number of iterations: an int of 64 bits or an integer scalar. A negative number means none. The gradient of a
+        loop needs a number that is known when the program is traced.
       body: As for `while_loop`.
-      inputs: The first carried values, as for `while_loop`.
-      infeed_queue: The queue that `body` takes one element an iteration from, or an iterator of a dataset.
-      use_while_v1: Accepted, as for `while_loop`.
+      inputs: The initial carried values, as for `while_loop`.
+      infeed_queue: A queue, or an iterator of a dataset. `body` takes one element from it in each iteration.
+      use_while_v1: Accepted without effect, as for `while_loop`.
 
     Raises:
-      ValueError: `n` is no scalar, or does not fit into 64 bits; or as for `while_loop`.
+      ValueError: `n` is not a scalar, or exceeds 64 bits; or as for `while_loop`.
     """
-    _note_while_version(use_while_v1)
+    _check_while_version(use_while_v1)
     count = _iterations("n", n)
     carried = _carried_values(inputs)
     queue = _checked_queue(infeed_queue)
-    # With a limit, XLA knows how much the gradient of a loop has to keep. TensorFlow takes one of int32.
+    # XLA allocates the stacks of a loop's gradient by this limit, which TensorFlow stores as int32.
     static = tf.get_static_value(count)
     limit = None if static is None or static > tf.int32.max else max(0, int(static))
     return _loop(lambda i, *_: i < count, body, tf.constant(0, count.dtype), carried, queue, limit)
 
 
-def _note_while_version(use_while_v1: bool) -> None:
-    """Checks the argument that picks one of TensorFlow 1's kinds of loop, and logs the choice that is no more."""
+def _check_while_version(use_while_v1: bool) -> None:
+    """Checks `use_while_v1`, and logs a warning that False has no effect."""
     check_bool("use_while_v1", use_while_v1)
     if not use_while_v1:
         _logger.warning("`use_while_v1=False` makes no difference: loops of a `tf.function` are of version 2.")
 
 
-def _iterations(argument: str, value: TensorLike, most: int = tf.int64.max) -> tf.Tensor:
-    """A number of iterations, which may be as high as `most`, as an integer scalar."""
+def _iterations(argument: str, value: TensorLike, maximum: int = tf.int64.max) -> tf.Tensor:
+    """Converts a number of iterations, at most `maximum`, to an integer scalar."""
     if value is None or isinstance(value, (bool, float)):
         raise TypeError(f"`{argument}` must be a whole number of iterations, but is {value!r}")
-    if isinstance(value, (int, np.integer)) and not tf.int64.min <= value <= most:
-        raise ValueError(f"`{argument}` must be from {tf.int64.min} to {most}, but is {value}")
+    if isinstance(value, (int, np.integer)) and not tf.int64.min <= value <= maximum:
+        raise ValueError(f"`{argument}` must be from {tf.int64.min} to {maximum}, but is {value}")
     count = tf.convert_to_tensor(value)
     if not count.dtype.is_integer:
         raise TypeError(f"`{argument}` must be a whole number of iterations, but is of type {count.dtype.name}")
@@ -125,8 +125,8 @@ def _iterations(argument: str, value: TensorLike, most: int = tf.int64.max) -> t
     return count
 
 
-def _truth(value: TensorLike) -> tf.Tensor:
-    """What a loop's condition returned, as a bool scalar."""
+def _bool_scalar(value: TensorLike) -> tf.Tensor:
+    """Converts the result of a loop's condition to a bool scalar."""
     tensor = tf.convert_to_tensor(value)
     if tensor.dtype != tf.bool or tensor.shape.rank not in (0, None):
         raise TypeError(
@@ -137,7 +137,7 @@ def _truth(value: TensorLike) -> tf.Tensor:
 
 
 def _checked_queue(infeed_queue: IPUInfeedQueue | IPUIterator | None) -> IPUInfeedQueue | None:
-    """Returns the infeed queue, or that of an iterator, and refuses all else."""
+    """Returns the infeed queue, or the queue of an iterator. Rejects all other types."""
     queue = queue_of(infeed_queue) if isinstance(infeed_queue, IPUIterator) else infeed_queue
     if queue is not None and not isinstance(queue, IPUInfeedQueue):
         raise TypeError(
@@ -147,14 +147,14 @@ def _checked_queue(infeed_queue: IPUInfeedQueue | IPUIterator | None) -> IPUInfe
     return queue
 
 
-def _misfit(function: Callable[..., Nested], positional: int, names: Sequence[str]) -> str | None:
-    """None if the function can be called so; else which arguments it takes, in words."""
+def _unmatched_signature(function: Callable[..., Nested], positional: int, names: Sequence[str]) -> str | None:
+    """Returns None if `function` accepts these arguments; otherwise the arguments that it accepts, as text."""
     if not callable(function):
         return f"none, since it is {function!r}"
     python_function = getattr(function, "python_function", function)
     try:
         signature = inspect.signature(python_function)
-    except (TypeError, ValueError):  # A function of C, which says nothing about itself.
+    except (TypeError, ValueError):  # Functions written in C may have no signature.
         return None
     try:
         signature.bind(*[None] * positional, **dict.fromkeys(names))
@@ -164,7 +164,7 @@ def _misfit(function: Callable[..., Nested], positional: int, names: Sequence[st
 
 
 def _carried_values(inputs: Nested) -> list[tf.Tensor]:
-    """The first carried values as tensors, from a list, a tuple, one value, or None for none."""
+    """Converts the initial carried values, a list, a tuple, a single value or None, to tensors."""
     if inputs is None:
         return []
     values = inputs if isinstance(inputs, (list, tuple)) else [inputs]
@@ -172,22 +172,22 @@ def _carried_values(inputs: Nested) -> list[tf.Tensor]:
 
 
 def _loop(
-    holds: Callable[..., tf.Tensor],
+    condition: Callable[..., tf.Tensor],
     body: Callable[..., Nested],
-    first: tf.Tensor,
+    first_count: tf.Tensor,
     carried: list[tf.Tensor],
     queue: IPUInfeedQueue | None,
-    most: int | tf.Tensor | None,
+    limit: int | tf.Tensor | None,
 ) -> Nested:
-    """Repeats the body, with a counter before what it carries, and returns the last carried values."""
+    """Builds the loop, with a counter in front of the carried values, and returns the last carried values."""
     positional, names = (0, ()) if queue is None else expected(queue)
-    needs = _misfit(body, len(carried) + positional, names)
-    if needs is not None:
-        more = "" if queue is None else f" and {positional + len(names)} additional inputs from infeed"
+    accepted = _unmatched_signature(body, len(carried) + positional, names)
+    if accepted is not None:
+        infeed_inputs = "" if queue is None else f" and {positional + len(names)} additional inputs from infeed"
         named = f" ({', '.join(names)} by name)" if names else ""
         raise TypeError(
             "Supplied loop body function cannot be called with the specified inputs. You specified"
-            f" {len(carried)} inputs{more}{named}, but the body takes {needs}."
+            f" {len(carried)} inputs{infeed_inputs}{named}, but the body takes {accepted}."
         )
     function = user_code(body)
     types = [value.dtype for value in carried]
@@ -206,20 +206,20 @@ def _loop(
         with tf.control_dependencies(operations):
             return tuple(tf.identity(tensor) for tensor in (counter, *tensors))
 
-    counter, *last = tf.while_loop(
-        holds,
+    counter, *last_values = tf.while_loop(
+        condition,
         lambda i, *values: step(i + 1, *values),
-        (first, *carried),
+        (first_count, *carried),
         parallel_iterations=1,
-        maximum_iterations=most,
+        maximum_iterations=limit,
     )
-    if not last:
+    if not last_values:
         return tf.group(counter)
-    return last[0] if len(last) == 1 else last
+    return last_values[0] if len(last_values) == 1 else last_values
 
 
 def _split(returned: Nested) -> tuple[list[tf.Tensor], list[tf.Operation]]:
-    """The tensors and the operations that a body returned."""
+    """Splits the values that a body returned into tensors and operations."""
     if returned is None:
         returned = []
     flat = list(returned) if isinstance(returned, (list, tuple)) else [returned]
@@ -238,10 +238,10 @@ def _split(returned: Nested) -> tuple[list[tf.Tensor], list[tf.Operation]]:
     return tensors, operations
 
 
-def _tensor(where: str, value: TensorLike) -> tf.Tensor:
+def _tensor(source: str, value: TensorLike) -> tf.Tensor:
     try:
         return tf.convert_to_tensor(value)
     except (TypeError, ValueError) as exc:
         raise TypeError(
-            f"{where} must be a tensor, or a list or tuple of them, but holds {value!r}, which is no tensor: {exc}"
+            f"{source} must be a tensor, or a list or tuple of them, but holds {value!r}, which is no tensor: {exc}"
         ) from exc

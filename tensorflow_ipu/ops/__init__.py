@@ -1,4 +1,4 @@
-"""Operations for compiled programs: what replicas exchange, what the shards of one do, and the arithmetic of layers."""
+"""Operations for programs: collectives over replicas and shards, operations written by users, and operations of layers."""
 
 from tensorflow_ipu.ops import (
     all_to_all_op,

@@ -1,4 +1,4 @@
-"""The collectives that the public operations are made of: lists of tensors, one meeting of the replicas a call."""
+"""The collectives that the public operations are built from: each call uses one rendezvous for a list of tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-# The reductions that users name, and what the kernels call them.
+# Maps the public name of each reduction to its name in the kernels.
 REDUCTIONS = {
     "COLLECTIVE_OP_ADD": "sum",
     "COLLECTIVE_OP_LOCAL": "local",
@@ -33,12 +33,12 @@ REDUCTIONS = {
     "COLLECTIVE_OP_MUL": "product",
 }
 _LOGICAL = ("and", "or")
-_MOVED = (
+_SUPPORTED_TYPES = (
     tf.bool, tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8,
     tf.uint16, tf.uint32, tf.uint64,
 )  # fmt: skip
 
-# It only reads the state, and does not wait for other uses of it.
+# This operation only reads its state variable, so it need not wait for other uses of the variable.
 graphs.declare_read_only("IpuReplicaIndex")
 
 
@@ -49,64 +49,73 @@ def all_reduce(
 
     float16 and bfloat16 accumulate in float32. The mean of integers is rounded toward zero.
     """
-    return _meet(ops.ipu_all_reduce, function, values, groups, name, reduction=reduction)
+    return _add_collective(ops.ipu_all_reduce, function, values, groups, name, reduction=reduction)
 
 
 def all_gather(
     function: str, values: Sequence[tf.Tensor], groups: ReplicaGroups, name: str | None = None
 ) -> list[tf.Tensor]:
-    """Gathers each tensor from the replicas of a group: shape s becomes [size of the group] + s."""
-    return _meet(ops.ipu_all_gather, function, values, groups, name)
+    """Gathers each tensor from the replicas of a group: shape `s` becomes `[group size] + s`."""
+    return _add_collective(ops.ipu_all_gather, function, values, groups, name)
 
 
 def reduce_scatter(
     function: str, values: Sequence[tf.Tensor], reduction: str, groups: ReplicaGroups, name: str | None = None
 ) -> list[tf.Tensor]:
-    """Reduces vectors over the k replicas of a group, and leaves part r to the replica of rank r.
+    """Reduces vectors over the k replicas of a group, and returns part r of each result to rank r.
 
-    A vector of n elements has parts of ceil(n / k); the last ones are filled up with zeros.
+    Each part of a vector of n elements has ceil(n / k) elements. The last parts are padded with zeros.
     """
-    return _meet(ops.ipu_reduce_scatter, function, values, groups, name, reduction=reduction)
+    return _add_collective(ops.ipu_reduce_scatter, function, values, groups, name, reduction=reduction)
 
 
 def all_to_all(
     function: str, value: tf.Tensor, axes: tuple[int, int], groups: ReplicaGroups, name: str | None = None
 ) -> tf.Tensor:
-    """Splits a tensor along the first of `axes` and sends part r to rank r, which concatenates along the second."""
-    split, concat = axes
-    count = groups.size
-    assert count is not None
-    # The trace may not know the shape.
-    known = value.shape.is_fully_defined()
-    shape: Nested = np.array(value.shape) if known else tf.shape(value)
-    rank = len(value.shape) if known else tf.rank(value)
-    joined, numbers = (np.concatenate, np.arange) if known else (tf.concat, tf.range)
-    part = joined([shape[:split], [shape[split] // count], shape[split + 1 :]], 0)
-    whole = joined([part[:concat], [part[concat] * count], part[concat + 1 :]], 0)
-    # The kernel exchanges along a first axis of one part for each replica.
-    parts = tf.reshape(value, joined([shape[:split], [count], part[split:]], 0))
-    forth: Nested = joined([[split], numbers(0, split), numbers(split + 1, rank + 1)], 0)
-    back: Nested = joined([numbers(1, concat + 1), [0], numbers(concat + 1, rank + 1)], 0)
-    (received,) = _meet(ops.ipu_all_to_all, function, [tf.transpose(parts, forth)], groups, name)
-    return tf.reshape(tf.transpose(received, back), whole)
+    """Splits a tensor along the first of `axes`, sends part r to rank r, and concatenates along the second.
+
+    The kernel sends row r of its operand to rank r. So the axis of the parts is moved to the front before the kernel, and
+    next to the axis of concatenation after it. For 2 replicas, shape [8, 3] and `axes` (0, 1):
+
+        value [8, 3] --reshape--> [2, 4, 3] --kernel--> [2, 4, 3] --transpose--> [4, 2, 3] --reshape--> [4, 6]
+    """
+    split_axis, concat_axis = axes
+    group_size = groups.size
+    assert group_size is not None
+    # The shape may be unknown while the program is traced.
+    is_static = value.shape.is_fully_defined()
+    shape: Nested = np.array(value.shape) if is_static else tf.shape(value)
+    rank = len(value.shape) if is_static else tf.rank(value)
+    concatenate, arange = (np.concatenate, np.arange) if is_static else (tf.concat, tf.range)
+    part = concatenate([shape[:split_axis], [shape[split_axis] // group_size], shape[split_axis + 1 :]], 0)
+    result = concatenate([part[:concat_axis], [part[concat_axis] * group_size], part[concat_axis + 1 :]], 0)
+    parts = tf.reshape(value, concatenate([shape[:split_axis], [group_size], part[split_axis:]], 0))
+    to_first: Nested = concatenate([[split_axis], arange(0, split_axis), arange(split_axis + 1, rank + 1)], 0)
+    from_first: Nested = concatenate([arange(1, concat_axis + 1), [0], arange(concat_axis + 1, rank + 1)], 0)
+    (received,) = _add_collective(ops.ipu_all_to_all, function, [tf.transpose(parts, to_first)], groups, name)
+    return tf.reshape(tf.transpose(received, from_first), result)
 
 
 def broadcast(
     function: str, values: Sequence[tf.Tensor], root: int, groups: ReplicaGroups, name: str | None = None
 ) -> list[tf.Tensor]:
-    """Copies the tensors of the replica of rank `root` to all replicas of its group."""
-    return _meet(ops.ipu_broadcast, function, values, groups, name, root=root)
+    """Copies the tensors of rank `root` to all replicas of its group."""
+    return _add_collective(ops.ipu_broadcast, function, values, groups, name, root=root)
 
 
 def rank(function: str, groups: ReplicaGroups, name: str | None = None) -> tf.Tensor:
     """Returns the rank of this replica in its group, an int32 scalar."""
-    return _in_a_program(
+    return _call_in_program(
         function, lambda: ops.ipu_replica_index(sites.identity(function), name=name, **_attributes(groups)), []
     )
 
 
-def _in_a_program(function: str, collective: Callable[..., _Result], values: Sequence[tf.Tensor]) -> _Result:
-    """Calls `collective` with the values; in the graph of a session as a program of its own, unless on another device."""
+def _call_in_program(function: str, collective: Callable[..., _Result], values: Sequence[tf.Tensor]) -> _Result:
+    """Calls `collective` with the values.
+
+    In the graph of a session, outside of any program, the call becomes a program of its own. On a device other than an
+    IPU, the operation is added to that graph without a program.
+    """
     if not programs.in_plain_graph() or sites.device_here().device_type not in (None, "IPU"):
         return collective(*values)
     device = sites.device_of_program(function)
@@ -115,7 +124,7 @@ def _in_a_program(function: str, collective: Callable[..., _Result], values: Seq
 
 
 def as_tensors(x: TensorLike) -> list[tf.Tensor]:
-    """Converts an argument that is a tensor, or a list of them, to a list."""
+    """Converts a tensor, or a list or tuple of tensors, to a list of tensors."""
     values = [tf.convert_to_tensor(value) for value in (x if isinstance(x, (list, tuple)) else [x])]
     if not values:
         raise ValueError(f"`x` must hold at least one tensor, but is {x!r}")
@@ -123,30 +132,31 @@ def as_tensors(x: TensorLike) -> list[tf.Tensor]:
 
 
 def check_types(function: str, values: Sequence[tf.Tensor], reduction: str | None = None) -> None:
-    """Raises `TypeError` for tensors that replicas cannot exchange, or cannot reduce by `reduction`."""
+    """Raises `TypeError` for tensors of a type that collectives do not support, or that `reduction` does not."""
     for value in values:
-        if value.dtype not in _MOVED:
+        if value.dtype not in _SUPPORTED_TYPES:
             raise TypeError(
-                f"`{function}` got a tensor of type {value.dtype.name}; replicas exchange numbers and booleans. For"
+                f"`{function}` supports real numbers and booleans, but got a tensor of type {value.dtype.name}. For"
                 " complex numbers, pass the real and the imaginary part"
             )
         if reduction in (None, "local"):
             continue
         if (reduction in _LOGICAL) != (value.dtype == tf.bool):
             raise TypeError(
-                f"`{function}` got a tensor of type {value.dtype.name}, which has no `{reduction}`: booleans have `and`"
-                " and `or` alone, and numbers have all others. `tf.cast` it"
+                f"`{function}` got a tensor of type {value.dtype.name}, which does not support the reduction"
+                f" `{reduction}`: booleans support only `and` and `or`, and numbers only the other reductions. Convert it by"
+                " `tf.cast`"
             )
 
 
-def reduction_of(op: str, known: Sequence[str]) -> str:
-    """Returns the kernels' name of a reduction that a user named."""
-    if op not in known:
-        raise ValueError(f"`op` must be one of {', '.join(known)}, but is {op!r}")
+def reduction_of(op: str, supported: Sequence[str]) -> str:
+    """Returns the kernels' name of the reduction `op`; raises `ValueError` if it is not in `supported`."""
+    if op not in supported:
+        raise ValueError(f"`op` must be one of {', '.join(supported)}, but is {op!r}")
     return REDUCTIONS[op]
 
 
-def _meet(
+def _add_collective(
     op: Callable[..., list[tf.Tensor]],
     function: str,
     values: Sequence[tf.Tensor],
@@ -154,19 +164,19 @@ def _meet(
     name: str | None,
     **options: Any,
 ) -> list[tf.Tensor]:
-    """Adds the op of a collective to the program being traced, at a site of its own."""
+    """Adds the operation of a collective, with a new call site, to the program that is being traced."""
     check_types(function, values, options.get("reduction"))
 
-    def meet(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        site, order = sites.new(function, name or function, _described(function, tensors, groups, options), groups)
+    def collective(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        site, order = sites.new(function, name or function, _description(function, tensors, groups, options), groups)
         attributes = {**_attributes(groups), "advance": not programs.in_condition(), **options}
         return op(site, tensors, order, name=name, **attributes)
 
-    return _in_a_program(function, meet, values)
+    return _call_in_program(function, collective, values)
 
 
-def _described(function: str, tensors: Sequence[tf.Tensor], groups: ReplicaGroups, options: dict[str, Any]) -> str:
-    """Describes a collective, for workers to compare: they have to agree on all of it."""
+def _description(function: str, tensors: Sequence[tf.Tensor], groups: ReplicaGroups, options: dict[str, Any]) -> str:
+    """Returns a description of a collective, which must be the same on all workers."""
     details = [f"{name} {value}" for name, value in options.items()]
     if groups.size is not None:
         details.append(f"in {'orthogonal ' if groups.orthogonal else ''}groups of {groups.size}")
@@ -183,7 +193,7 @@ def _attributes(groups: ReplicaGroups) -> dict[str, int | bool]:
 
 
 def groups_of(argument: str, value: int | ReplicaGroups | None, optional: bool = False) -> ReplicaGroups:
-    """Converts an argument that is a group size or a `ReplicaGroups`; if `optional`, None and 0 mean all replicas."""
+    """Returns `value` as `ReplicaGroups`; an int is the group size. If `optional`, None and 0 mean all replicas."""
     size = value.size if isinstance(value, ReplicaGroups) else value
     if optional and size == 0 and type(size) is int:
         size = None
@@ -199,15 +209,15 @@ def _reduction(op: tf.Operation) -> str:
     reduction = op.get_attr("reduction").decode()
     if reduction not in ("sum", "mean"):
         raise LookupError(
-            f"a reduction over replicas by `{reduction}` has no gradient; sums and means have. Wrap its input in"
-            " `tf.stop_gradient` where none is needed"
+            f"a reduction over replicas by `{reduction}` has no gradient; only sums and means have one. If no gradient"
+            " is needed, wrap the input in `tf.stop_gradient`"
         )
     return reduction
 
 
-def _gradients(op: tf.Operation, of_values: Iterable[Gradient]) -> list[Gradient | None]:
-    """Returns the gradients with respect to all inputs: the state and the order have none."""
-    return [None, *of_values, *[None] * op.get_attr("orders")]
+def _gradients(op: tf.Operation, value_gradients: Iterable[Gradient]) -> list[Gradient | None]:
+    """Returns the gradients of all inputs of `op`: None for the state variable and the tokens."""
+    return [None, *value_gradients, *[None] * op.get_attr("orders")]
 
 
 def _values(op: tf.Operation) -> list[tf.Tensor]:
@@ -228,8 +238,8 @@ def _all_reduce_grad(op: tf.Operation, *grads: Gradient) -> list[Gradient | None
 @tf.RegisterGradient("IpuAllGather")
 def _all_gather_grad(op: tf.Operation, *grads: Gradient) -> list[Gradient | None]:
     flat = [tf.reshape(grad, [-1]) for grad in _dense(grads)]
-    own = reduce_scatter("all_gather_grad", flat, "sum", _groups(op))
-    return _gradients(op, (tf.reshape(grad, tf.shape(value)) for grad, value in zip(own, _values(op), strict=True)))
+    summed = reduce_scatter("all_gather_grad", flat, "sum", _groups(op))
+    return _gradients(op, (tf.reshape(grad, tf.shape(value)) for grad, value in zip(summed, _values(op), strict=True)))
 
 
 @tf.RegisterGradient("IpuReduceScatter")
@@ -238,15 +248,15 @@ def _reduce_scatter_grad(op: tf.Operation, *grads: Gradient) -> list[Gradient | 
     groups = _groups(op)
     gathered = all_gather("reduce_scatter_grad", _dense(grads), groups)
     # The padding at the end is not part of the input.
-    whole = [tf.reshape(grad, [-1])[: tf.size(value)] for grad, value in zip(gathered, _values(op), strict=True)]
+    unpadded = [tf.reshape(grad, [-1])[: tf.size(value)] for grad, value in zip(gathered, _values(op), strict=True)]
     if reduction == "mean":
-        whole = [grad / tf.cast(groups.size, grad.dtype) for grad in whole]
-    return _gradients(op, whole)
+        unpadded = [grad / tf.cast(groups.size, grad.dtype) for grad in unpadded]
+    return _gradients(op, unpadded)
 
 
 @tf.RegisterGradient("IpuAllToAll")
 def _all_to_all_grad(op: tf.Operation, *grads: Gradient) -> list[Gradient | None]:
-    return _gradients(op, _meet(ops.ipu_all_to_all, "all_to_all_grad", _dense(grads), _groups(op), None))
+    return _gradients(op, _add_collective(ops.ipu_all_to_all, "all_to_all_grad", _dense(grads), _groups(op), None))
 
 
 @tf.RegisterGradient("IpuBroadcast")

@@ -1,4 +1,4 @@
-"""Sums, means and copies over the replicas of a program."""
+"""The collectives sum, mean and broadcast over the replicas of a program."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["assume_equal_across_replicas", "cross_replica_broadcast", "cross_rep
 def cross_replica_sum(
     x: TensorLike | Gradient, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None
 ) -> tf.Tensor:
-    """Sums a tensor over the replicas, in their order, so that every run has the same result to the bit.
+    """Sums a tensor over the replicas, in their order. So every run has the same result to the bit.
 
-    float16 and bfloat16 accumulate in float32 and are rounded at the end; integers wrap around. The gradient is the sum of
-    the upstream gradients over the same replicas.
+    float16 and bfloat16 accumulate in float32 and are rounded at the end; integers wrap around. The gradient is the sum
+    of the upstream gradients over the same replicas.
 
     Args:
-      x: A tensor of numbers, of any shape.
-      replica_group_size: Sums in groups of so many consecutive replicas, or in the groups of a `ReplicaGroups`. None
-        and 0 sum over all.
+      x: A tensor of real numbers, of any shape.
+      replica_group_size: The size of the groups of consecutive replicas that sum together, or a `ReplicaGroups`. None
+        and 0 mean all replicas.
       name: A name for the operation.
 
     Returns:
@@ -35,7 +35,7 @@ def cross_replica_sum(
 
     Raises:
       RuntimeError: The call is not in a program that is being traced.
-      TypeError: `x` holds no numbers, or `replica_group_size` is no int.
+      TypeError: `x` does not hold real numbers, or `replica_group_size` is not an int.
       ValueError: `replica_group_size` is negative.
       tf.errors.InvalidArgumentError: When the program runs, the group size does not divide the number of replicas.
     """
@@ -45,9 +45,9 @@ def cross_replica_sum(
 def cross_replica_mean(
     x: TensorLike | Gradient, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None
 ) -> tf.Tensor:
-    """Computes the mean over the replicas, that of integers rounded toward zero; see `cross_replica_sum`.
+    """Computes the mean of a tensor over the replicas; see `cross_replica_sum` for the arguments.
 
-    The gradient is the mean of the upstream gradients.
+    The mean of integers is rounded toward zero. The gradient is the mean of the upstream gradients.
     """
     return _reduce("cross_replica_mean", x, "mean", replica_group_size, name)
 
@@ -58,35 +58,36 @@ def cross_replica_broadcast(
     replica_group_size: int | ReplicaGroups | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Copies the tensor of one replica to all of them.
+    """Copies the tensor of one replica, the root, to all replicas.
 
-    Its gradient is the sum of the upstream gradients of all, and zero on the other replicas.
+    The gradient on the root is the sum of the upstream gradients of all replicas. On the others it is zero.
 
     Args:
-      x: A tensor of numbers or booleans.
-      root: The rank of the one in its group; without groups, its index.
-      replica_group_size: The groups, as of `cross_replica_sum`.
+      x: A tensor of real numbers or booleans.
+      root: The rank of the root in its group; without groups, its replica index.
+      replica_group_size: The groups, as for `cross_replica_sum`. Each group has a root.
       name: A name for the operation.
 
     Raises:
       RuntimeError: The call is not in a program that is being traced.
-      TypeError: `x` holds neither numbers nor booleans, or `root` or `replica_group_size` is no int.
-      ValueError: `root` is negative, or `replica_group_size` is.
+      TypeError: `x` holds neither real numbers nor booleans, or `root` or `replica_group_size` is not an int.
+      ValueError: `root` or `replica_group_size` is negative, or `root` is not below the group size.
       tf.errors.InvalidArgumentError: When the program runs, a group has no such rank, or the group size does not divide
         the number of replicas.
     """
     check_int("root", root)
     groups = _collectives.groups_of("replica_group_size", replica_group_size, optional=True)
     if root < 0 or (groups.size is not None and root >= groups.size):
-        raise ValueError(f"`root` is {root}, and the ranks of a group go from 0 to its size - 1")
+        raise ValueError(f"`root` must be a rank, from 0 to the size of a group - 1, but is {root}")
     value = tf.convert_to_tensor(x, name="x")
     return _collectives.broadcast("cross_replica_broadcast", [value], root, groups, name)[0]
 
 
 def assume_equal_across_replicas(tensors: Nested, inplace: bool = False) -> Nested:
-    """Asserts to the compiler that a structure's tensors are equal on all replicas, and returns it.
+    """Returns a structure of tensors, and asserts that they are equal on all replicas.
 
-    The emulator ignores that. With `inplace`, the result has the tensors themselves, and not copies.
+    The vendor's compiler relies on the assertion; this package ignores it. With `inplace`, the result has the same
+    tensors; otherwise it has copies.
 
     Raises:
       TypeError: `inplace` is not a bool.

@@ -1,4 +1,4 @@
-"""Lookups in embedding tables: in the program, and on the host."""
+"""Lookups in embedding tables, which are tensors of the program or tables on the host."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ __all__ = [
 ]
 
 
-# Python's `mmap` has the name from 3.13 on.
+# `mmap.MAP_NORESERVE`, which Python has from 3.13 on.
 _NO_RESERVE = 0x4000
 
 
 class HostTable(NativeObject):
-    """Rows of zeros whose memory the system gives as they are written, so that a table may be larger than memory."""
+    """A table of zeros. Only rows that are written take memory, so a table may be larger than the memory."""
 
     def __init__(self, rows: int, width: int, dtype: tf.DType) -> None:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
@@ -50,25 +50,25 @@ class HostTable(NativeObject):
         super().__init__(number, native.ipu_embedding_drop, keep=self.array)
 
     def tensor(self) -> tf.Tensor:
-        """Makes a host tensor in this same memory: it shows what programs write."""
+        """Returns a host tensor that shares the memory of the table, and so shows what programs write."""
         return tf.experimental.dlpack.from_dlpack(self.array.__dlpack__())
 
-    def is_behind(self, tensor: tf.Tensor) -> bool:
-        """Returns True if an eager host tensor is in this memory."""
+    def shares_memory_with(self, tensor: tf.Tensor) -> bool:
+        """Returns True if an eager host tensor begins at the same address as the table."""
         memory: Any = tensor  # Its stub lacks the buffer protocol.
         return np.asarray(memoryview(memory)).ctypes.data == self.array.ctypes.data
 
     def open(self, is_open: bool) -> None:
-        """Allows or forbids programs to use the table."""
+        """Allows programs to use the table, or forbids it."""
         native.ipu_embedding_open(self.number, is_open)
 
 
 @tf.RegisterGradient("IpuEmbeddingLookup")
 def _gradient(op: tf.Operation, upstream: tf.Tensor | tf.IndexedSlices) -> list[tf.Tensor | None]:
-    """Updates the table, and returns the gradient of `trained`, which is zero."""
-    real = op.outputs[0].op  # A tape shows another one.
+    """Adds the operation that updates the table. Its result, zero, becomes the gradient of the input `trained`."""
+    real = op.outputs[0].op  # A `tf.GradientTape` passes a mock operation.
     state, indices, _ = real.inputs
-    done = ops.ipu_embedding_update(
+    zero = ops.ipu_embedding_update(
         state,
         indices,
         tf.convert_to_tensor(upstream),
@@ -76,21 +76,21 @@ def _gradient(op: tf.Operation, upstream: tf.Tensor | tf.IndexedSlices) -> list[
         batches=real.get_attr(BATCHES),
         site=real.get_attr(SITE),
     )
-    return [None, None, done]
+    return [None, None, zero]
 
 
-# What the gradient has to know of a lookup; TensorFlow ignores it.
+# The attributes of a lookup that its gradient reads. TensorFlow ignores them.
 LEARNING_RATE, BATCHES, SITE = "_ipu_learning_rate", "_ipu_batches", "_ipu_site"
 
 
 SGD, ACCUMULATED_SGD = "SGD", "SGD+GA"
 
-# By name, which is all that a specification gets. The latest of a name counts.
+# The latest embedding of each name. The methods of an optimizer spec get the name, not the embedding.
 _embeddings: dict[str, weakref.ref[HostEmbedding]] = {}
 
 
-def _named(name: str) -> HostEmbedding:
-    """Returns the embedding of a name; raises `KeyError` if there is none."""
+def _find(name: str) -> HostEmbedding:
+    """Returns the embedding `name`; raises `KeyError` if there is none."""
     embedding = _embeddings[name]()
     if embedding is None:
         raise KeyError(name)
@@ -100,17 +100,17 @@ def _named(name: str) -> HostEmbedding:
 class HostEmbeddingOptimizerSpec:
     """Stochastic gradient descent on the rows that were looked up: each becomes `row - learning_rate * gradient`.
 
-    The host does it, since the table is there, so the gradients go to no optimizer.
+    The host updates the rows, because it holds the table. No optimizer gets their gradients.
     """
 
     def __init__(self, learning_rate: float, optimizer_name: str | None = None) -> None:
-        """Describes an optimizer: with the learning rate 0, the embedding is not trained.
+        """Describes an optimizer. With the learning rate 0, the embedding is not trained.
 
-        `optimizer_name` is "SGD", the default, or "SGD+GA", which `HostEmbeddingSGDGAOptimizerSpec` sets.
+        `optimizer_name` is "SGD", the default. The subclass `HostEmbeddingSGDGAOptimizerSpec` passes "SGD+GA".
 
         Raises:
-          TypeError: `learning_rate` is no number.
-          ValueError: It is below 0, or there is no optimizer of the name.
+          TypeError: `learning_rate` is not a number.
+          ValueError: `learning_rate` is below 0, or `optimizer_name` has another value.
         """
         faults = Faults()
         if not is_number(learning_rate):
@@ -135,26 +135,26 @@ class HostEmbeddingOptimizerSpec:
         partition_strategy: str,
         name: str,
     ) -> tf.Tensor:
-        """Looks rows [n, width] up in the program that is being traced, by numbers [n]; `HostEmbedding.lookup` calls it."""
+        """Adds a lookup of rows [n, width] by indices [n] to the program; `HostEmbedding.lookup` calls it."""
         del embedding_tensor, slot_vars, partition_strategy
-        return _named(name).rows(indices, self._learning_rate, self._batches())
+        return _find(name).rows(indices, self._learning_rate, self._batches())
 
     def create_register_instruction(
         self, embedding_tensor: tf.Tensor | tf.Variable, slot_vars: Sequence[tf.Tensor], name: str
     ) -> tf.Operation | None:
-        """Opens the table for programs, in a graph by the operation returned; `HostEmbedding.register` calls it."""
+        """Opens the table for programs. In a graph, returns the operation for it. `HostEmbedding.register` calls this."""
         del embedding_tensor, slot_vars
-        return _named(name).open()
+        return _find(name).open()
 
     def create_deregister_instruction(
         self, embedding_tensor: tf.Tensor | tf.Variable, slot_vars: Sequence[tf.Tensor], name: str
     ) -> tf.Operation | None:
-        """Updates the embedding's tensor from the table; the context of `register` calls it at its end."""
+        """Closes the table and copies it to the embedding's variable; the end of `HostEmbedding.register` calls it."""
         del embedding_tensor, slot_vars
-        return _named(name).close()
+        return _find(name).close()
 
     def create_slot_variables(self, embedding_tensor: tf.Tensor | tf.Variable, name: str) -> list[tf.Tensor]:
-        """Returns an empty list: the optimizer keeps nothing beside the table."""
+        """Returns an empty list: the optimizer has no slots."""
         del embedding_tensor, name
         return []
 
@@ -165,22 +165,26 @@ class HostEmbeddingOptimizerSpec:
 class HostEmbeddingSGDGAOptimizerSpec(HostEmbeddingOptimizerSpec):
     """Stochastic gradient descent with the summed gradients of several mini-batches.
 
-    The host sums them up by row, for each replica apart. Lookups see the rows of before until they are applied.
+    The host sums the gradients by row, for each replica separately. Until it applies them, lookups return the old rows.
     """
 
     def __init__(self, learning_rate: float, accumulation_factor: int) -> None:
-        """Describes an optimizer by its learning rate and by how many mini-batches make an update, 1 or more.
+        """Describes an optimizer.
+
+        Args:
+          learning_rate: As for `HostEmbeddingOptimizerSpec`.
+          accumulation_factor: The number of mini-batches whose gradients make an update, 1 or more.
 
         Raises:
-          TypeError: `accumulation_factor` is no int; see the class above too.
-          ValueError: It is below 1.
+          TypeError: `learning_rate` is not a number, or `accumulation_factor` is not an int.
+          ValueError: `learning_rate` is below 0, or `accumulation_factor` below 1.
         """
         check_int("accumulation_factor", accumulation_factor, 1)
         super().__init__(learning_rate, ACCUMULATED_SGD if accumulation_factor > 1 else SGD)
         self._accumulation_factor = accumulation_factor
 
     def get_accumulation_factor(self) -> int:
-        """Returns how many mini-batches make an update."""
+        """Returns the number of mini-batches whose gradients make an update."""
         return self._accumulation_factor
 
     def _batches(self) -> int:
@@ -189,15 +193,16 @@ class HostEmbeddingSGDGAOptimizerSpec(HostEmbeddingOptimizerSpec):
 
 _STRATEGIES = ("TOKEN", "ENCODING")
 _HOST = "/device:CPU:0"
-# How often the program of a graph has used each embedding.
+# The attribute of a program's graph that has the number of lookups of each embedding.
 _SITES = "_ipu_embedding_sites"
 
 
 class HostEmbedding:
-    """A table of rows in the host's memory, in which programs look rows up, and which training changes in place.
+    """A table in the host's memory. Programs look up its rows, and training updates them in place.
 
-    While the block `with embedding.register():` lasts, programs use the table, and behind it the embedding's tensor holds
-    the same. Where the gradient of `trainable_variables` is asked for, the rows that were looked up are updated.
+    Programs can use the table inside of the block `with embedding.register():`. At its end, the rows are copied to the
+    embedding's variable. A program that computes the gradient of `trainable_variables` updates the rows that it looked
+    up.
     """
 
     def __init__(
@@ -207,17 +212,18 @@ class HostEmbedding:
         partition_strategy: str = "TOKEN",
         optimizer_spec: HostEmbeddingOptimizerSpec | None = None,
     ) -> None:
-        """Makes an embedding of a tensor.
+        """Creates an embedding from a tensor.
 
         Args:
-          name: The embedding's name, which no other in use has.
-          embedding_tensor: The rows, [rows, width], float16 or float32. A variable has the trained ones in the end.
-          partition_strategy: How a machine with remote buffers divides the table among replicas: by rows, "TOKEN", or by
-            columns, "ENCODING". The numbers are the same.
-          optimizer_spec: How the rows are trained; None for not at all.
+          name: The embedding's name, which must be unique among those in use.
+          embedding_tensor: The rows, of shape [rows, width], float16 or float32. The trained rows are copied to a
+            variable, but not to a tensor.
+          partition_strategy: How hardware with remote buffers divides the table among replicas: by rows, "TOKEN", or by
+            columns, "ENCODING". The results are the same.
+          optimizer_spec: The optimizer of the rows. If it is None, they are not trained.
 
         Raises:
-          ValueError: `embedding_tensor` is no tensor of two dimensions and such a type, `optimizer_spec` no
+          ValueError: `embedding_tensor` is not a tensor of that shape and type, `optimizer_spec` is not a
             `HostEmbeddingOptimizerSpec`, or there is no such strategy.
         """
         faults = Faults()
@@ -229,10 +235,10 @@ class HostEmbedding:
         faults.raise_any()
         rows, width = map(int, np.array(embedding_tensor.shape))
         table = HostTable(rows, width, tf.as_dtype(embedding_tensor.dtype))
-        self._begin(name, partition_strategy, optimizer_spec, table)
+        self._initialize(name, partition_strategy, optimizer_spec, table)
         self._set_tensor(embedding_tensor)
 
-    def _begin(
+    def _initialize(
         self, name: str, strategy: str, optimizer_spec: HostEmbeddingOptimizerSpec | None, table: HostTable
     ) -> None:
         self._name = name
@@ -248,80 +254,87 @@ class HostEmbedding:
 
     @property
     def table(self) -> np.ndarray:
-        """Returns the rows in the memory that programs use, [rows, width]; programs see what is written to it.
+        """The rows, of shape [rows, width], in the memory that programs use: programs see assignments to the array.
 
-        Before the first `register` of an embedding that was made of a tensor, it holds zeros.
+        If the embedding was created from a tensor, the rows are zeros until the first `register`.
         """
         return self._memory.array
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:
-        """Returns the scalar, zero, whose gradient trains the rows; an empty list if they are not trained."""
+        """A list with a scalar variable whose gradient updates the rows; an empty list if they are not trained."""
         return [self._scalar()] if self._optimizer_spec.get_learning_rate() else []
 
     def get_embedding_tensor(self) -> tf.Tensor | tf.Variable:
-        """Returns the embedding's tensor on the host: a checkpoint saves it, and `register` takes the rows from it."""
+        """Returns the embedding's tensor or variable, which `register` copies to the table and a checkpoint saves."""
         return self._tensor
 
     def register(self, session: tf.compat.v1.Session | None = None) -> AbstractContextManager[HostEmbedding]:
-        """Creates a context in which programs use the embedding; those of a session, which is None in eager execution.
+        """Returns a context whose programs can use the embedding.
+
+        Args:
+          session: The session that runs the programs; None in eager execution.
 
         Raises:
-          ValueError: There is no session, and no eager execution.
+          ValueError: `session` is None, and TensorFlow does not execute eagerly.
         """
         if session is None and not tf.executing_eagerly():
-            raise ValueError("`HostEmbedding.register` needs a `session` where TensorFlow does not execute eagerly")
+            raise ValueError("`HostEmbedding.register` needs a `session` if TensorFlow does not execute eagerly")
         return self._registered(session)
 
     @contextlib.contextmanager
     def _registered(self, session: tf.compat.v1.Session | None) -> Iterator[HostEmbedding]:
-        def act(instruction: Callable[..., tf.Operation | None]) -> None:
+        def execute(instruction: Callable[..., tf.Operation | None]) -> None:
             if session is None:
                 instruction(self._tensor, self._slot_variables, self._name)
                 return
             with session.graph.as_default(), tf.device(_HOST):
                 session.run(instruction(self._tensor, self._slot_variables, self._name))
 
-        act(self._optimizer_spec.create_register_instruction)
+        execute(self._optimizer_spec.create_register_instruction)
         try:
             yield self
         finally:
-            act(self._optimizer_spec.create_deregister_instruction)
+            execute(self._optimizer_spec.create_deregister_instruction)
 
     def __call__(self, *args: object, **kwargs: object) -> None:
-        raise NotImplementedError("`HostEmbedding.__call__` is gone: use `with embedding.register(session):`")
+        raise NotImplementedError("`HostEmbedding.__call__` is not supported; use `with embedding.register(session):`")
 
     def lookup(self, indices: TensorLike, clip_indices: bool = True) -> tf.Tensor:
-        """Looks rows `[*indices.shape, width]` up in the program that is being traced, by integers of static shape.
+        """Looks up rows in the program that is being traced, as a tensor of shape `[*indices.shape, width]`.
 
-        With `clip_indices`, numbers below 0 or beyond the last row are taken for the nearest one. Else they fail the run.
+        Args:
+          indices: Integers of static shape.
+          clip_indices: Whether an index below 0 or beyond the last row reads the nearest row. Otherwise it ends the run
+            with an error.
 
         Raises:
           RuntimeError: It is not called in a program.
-          TypeError: `indices` has no integers, or `clip_indices` is no bool.
-          ValueError: The shape of `indices` is not known.
+          TypeError: `indices` are not integers, or `clip_indices` is not a bool.
+          ValueError: The shape of `indices` is not static.
         """
         check_bool("clip_indices", clip_indices)
-        numbers = tf.convert_to_tensor(indices)
-        if not numbers.dtype.is_integer:
-            raise TypeError(f"`indices` must have integers, but is {numbers.dtype.name}")
-        if not numbers.shape.is_fully_defined():
-            raise ValueError(f"`indices` must have a static shape, but has {numbers.shape}; use `tf.ensure_shape`")
+        row_indices = tf.convert_to_tensor(indices)
+        if not row_indices.dtype.is_integer:
+            raise TypeError(f"`indices` must have integers, but is {row_indices.dtype.name}")
+        if not row_indices.shape.is_fully_defined():
+            raise ValueError(f"`indices` must have a static shape, but has {row_indices.shape}; use `tf.ensure_shape`")
         rows, width = self.table.shape
         if clip_indices:
-            # Not by another type: a number that it cannot hold must not become another row's.
-            wide = tf.cast(numbers, tf.int64) if numbers.dtype.size < 4 else numbers
-            numbers = tf.clip_by_value(wide, 0, tf.constant(rows - 1, wide.dtype))
-        flat = tf.reshape(tf.cast(numbers, tf.int32), [-1])
+            # Clips before the cast to int32, which could turn a large index into the index of another row. Small
+            # integer types cannot hold the limit.
+            wide = tf.cast(row_indices, tf.int64) if row_indices.dtype.size < 4 else row_indices
+            row_indices = tf.clip_by_value(wide, 0, tf.constant(rows - 1, wide.dtype))
+        flat = tf.reshape(tf.cast(row_indices, tf.int32), [-1])
         result = self._optimizer_spec.create_lookup_instruction(
             self._tensor, flat, self._slot_variables, self._partition_strategy, self._name
         )
-        return tf.reshape(result, [*numbers.shape, width])
+        return tf.reshape(result, [*row_indices.shape, width])
 
-    # What specifications call.
+    # The methods of optimizer specs call these methods.
 
     def rows(self, indices: tf.Tensor, learning_rate: float, batches: int) -> tf.Tensor:
-        """Adds a lookup of rows [n, width], by int32 numbers [n], to the program that is being traced."""
+        """Adds a lookup of rows [n, width], by int32 indices [n], to the program that is being traced."""
         device = sites.device_of_program("HostEmbedding.lookup")
         state = programs.in_function(self._memory.state(device))
         trained = self._scalar().read_value() if learning_rate else tf.zeros([], self.table.dtype)
@@ -334,48 +347,51 @@ class HostEmbedding:
         return result
 
     def _site(self) -> int:
-        """Returns a number of the lookup: unique in the program, and the same in each of its traces."""
+        """Returns a number for a lookup of this embedding: unique in the program, and the same in each trace of it."""
         *_, outermost = graphs.being_traced()
-        used: dict[HostEmbedding, int] = getattr(outermost, _SITES, {})
-        used[self] = used.get(self, -1) + 1
-        setattr(outermost, _SITES, used)
-        return used[self]
+        counts: dict[HostEmbedding, int] = getattr(outermost, _SITES, {})
+        counts[self] = counts.get(self, -1) + 1
+        setattr(outermost, _SITES, counts)
+        return counts[self]
 
     def open(self) -> tf.Operation | None:
-        """Copies the tensor to the table, if it is elsewhere, and opens the table; in a graph by the operation returned."""
+        """Copies the tensor to the table, unless they share memory, and opens the table.
 
-        def copied(value: np.ndarray) -> np.int32:
+        In a graph, returns the operation that does both.
+        """
+
+        def copy_and_open(value: np.ndarray) -> np.int32:
             self.table[...] = value
             self._memory.open(True)
             return np.int32(0)
 
         if not tf.executing_eagerly():
-            return tf.numpy_function(copied, [_value_of(self._tensor)], tf.int32).op
+            return tf.numpy_function(copy_and_open, [_value_of(self._tensor)], tf.int32).op
         value = _value_of(self._tensor)
-        if not self._memory.is_behind(value):
+        if not self._memory.shares_memory_with(value):
             self.table[...] = value
         self._memory.open(True)
         return None
 
     def close(self) -> tf.Operation | None:
-        """Closes the table, and copies it to the tensor if that is a variable elsewhere; see `open`."""
+        """Closes the table, and copies it to the variable, unless they share memory. The opposite of `open`."""
 
-        def taken() -> np.ndarray:
+        def close_and_return() -> np.ndarray:
             self._memory.open(False)
             return self.table
 
         tensor = self._tensor
         if not tf.executing_eagerly():
-            value = tf.numpy_function(taken, [], tensor.dtype)
+            value = tf.numpy_function(close_and_return, [], tensor.dtype)
             value.set_shape(tensor.shape)
             return tf.group(tensor.assign(value) if isinstance(tensor, tf.Variable) else value)
         self._memory.open(False)
-        if isinstance(tensor, tf.Variable) and not self._memory.is_behind(tensor.read_value()):
+        if isinstance(tensor, tf.Variable) and not self._memory.shares_memory_with(tensor.read_value()):
             tensor.assign(self.table)
         return None
 
     def _scalar(self) -> tf.Variable:
-        """Returns the scalar whose gradient trains the rows."""
+        """Returns the scalar variable whose gradient updates the rows; creates it if there is none. Its value is 0."""
         dtype = tf.as_dtype(self.table.dtype)
         if not tf.compat.v1.executing_eagerly_outside_functions():
             with tf.compat.v1.variable_scope(self._name, reuse=tf.compat.v1.AUTO_REUSE):
@@ -397,49 +413,50 @@ def create_host_embedding(
     optimizer_spec: HostEmbeddingOptimizerSpec | None = None,
     initializer: Callable[..., Any] | None = None,
 ) -> HostEmbedding:
-    """Makes an embedding with a variable of its own, on the host.
+    """Creates an embedding and its variable, which is on the host.
 
-    In eager execution the variable is in the table's memory. Rows that nothing wrote, such as those of zeros, take none:
-    so a table may be far larger than memory, with `initializer=tf.zeros_initializer()`.
+    In eager execution, the variable shares the memory of the table. Rows that were never written take no memory. So
+    with `initializer=tf.zeros_initializer()`, a table may be far larger than the memory.
 
     Args:
-      name: The embedding's name, and the variable's.
-      shape: The table's: [rows, width].
+      name: The name of the embedding and of the variable.
+      shape: The shape of the table, [rows, width].
       dtype: float16 or float32.
       partition_strategy: "TOKEN" or "ENCODING"; see `HostEmbedding`.
-      optimizer_spec: How the rows are trained; None for not at all.
-      initializer: Gives the rows their first values, called with `shape` and `dtype`; Glorot's uniform ones if omitted.
+      optimizer_spec: The optimizer of the rows. If it is None, they are not trained.
+      initializer: A function of `shape` and `dtype` that returns the initial rows; Glorot's uniform initializer if
+        omitted.
 
     Raises:
-      ValueError: An argument is none of those.
+      ValueError: `shape`, `dtype`, `partition_strategy` or `optimizer_spec` is not supported.
     """
     faults = Faults()
     _check_options(faults, partition_strategy, optimizer_spec)
     _check_rows(faults, "shape", tf.TensorShape(shape), dtype)
     faults.raise_any()
     rows, width = map(int, np.array(tf.TensorShape(shape)))
-    kind = tf.as_dtype(dtype)
+    row_type = tf.as_dtype(dtype)
     if not tf.executing_eagerly():
         with tf.device(_HOST):
             variable = tf.compat.v1.get_variable(
-                name, [rows, width], kind, initializer, trainable=False, use_resource=True
+                name, [rows, width], row_type, initializer, trainable=False, use_resource=True
             )
         return HostEmbedding(name, variable, partition_strategy, optimizer_spec)
-    table = HostTable(rows, width, kind)
-    if not _gives_zeros(initializer):
-        make = initializer or tf.compat.v1.glorot_uniform_initializer()
+    table = HostTable(rows, width, row_type)
+    if not _returns_zeros(initializer):
+        initialize = initializer or tf.compat.v1.glorot_uniform_initializer()
         with tf.device(_HOST):
-            table.array[...] = make([rows, width], dtype=kind)
+            table.array[...] = initialize([rows, width], dtype=row_type)
     embedding = HostEmbedding.__new__(HostEmbedding)
-    embedding._begin(name, partition_strategy, optimizer_spec, table)
+    embedding._initialize(name, partition_strategy, optimizer_spec, table)
     with tf.device(_HOST):
         embedding._set_tensor(variables.of_trace(table.tensor(), name))
     return embedding
 
 
-def _gives_zeros(initializer: object) -> bool:
-    kinds = (tf.zeros_initializer, tf.compat.v1.zeros_initializer, tf.keras.initializers.Zeros)
-    return initializer in kinds or isinstance(initializer, kinds)
+def _returns_zeros(initializer: object) -> bool:
+    classes = (tf.zeros_initializer, tf.compat.v1.zeros_initializer, tf.keras.initializers.Zeros)
+    return initializer in classes or isinstance(initializer, classes)
 
 
 def _value_of(tensor: tf.Tensor | tf.Variable) -> tf.Tensor:
@@ -458,7 +475,7 @@ def _check_options(faults: Faults, partition_strategy: object, optimizer_spec: o
 
 def _check_rows(faults: Faults, argument: str, shape: tf.TensorShape, dtype: DTypeLike) -> None:
     if shape.rank != 2 or not shape.is_fully_defined() or not shape.num_elements():
-        faults.add(ValueError, f"`{argument}` must be [rows, width], of 1 and more each, but is {shape}")
+        faults.add(ValueError, f"`{argument}` must be [rows, width], both 1 or more, but is {shape}")
     elif shape.as_list()[0] > tf.int32.max:
         faults.add(ValueError, f"`{argument}` must have at most {tf.int32.max} rows, but is {shape}")
     if tf.as_dtype(dtype) not in (tf.float16, tf.float32):
@@ -472,13 +489,14 @@ def embedding_lookup(
     indices_are_sorted: bool = False,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Looks rows of a table up, as `tf.gather` does, if asked for in parts of the table one after the other.
+    """Looks up rows of a table, as `tf.gather` does, or in several parts of the table, one after another.
 
     Args:
       params: The table: one dense tensor or variable, of shape [rows, ...].
-      ids: Row numbers, integers of any shape. Others are an error where `tf.gather` notices it, not in compiled programs.
-      serialization_factor: In how many parts of equal size the table is used, for less memory at once and more time.
-      indices_are_sorted: A promise that `ids` ascend. It makes lookups faster on hardware, and no difference here.
+      ids: Row indices, integers of any shape. An index without a row is an error as in `tf.gather`, but not in compiled
+        programs.
+      serialization_factor: The number of parts of equal size. More parts need less memory at once, and more time.
+      indices_are_sorted: A promise that `ids` ascend. It makes lookups faster on hardware, and has no effect here.
       name: A name for the operation.
 
     Returns:
@@ -486,20 +504,21 @@ def embedding_lookup(
 
     Raises:
       ValueError: `serialization_factor` is below 1 or does not divide the number of rows, or `params` is a scalar.
-      TypeError: It is no whole number, `indices_are_sorted` no bool, `ids` no integers, or `params` not one tensor.
+      TypeError: `serialization_factor` is not an integer, `indices_are_sorted` is not a bool, `ids` are not integers,
+        or `params` is not one tensor.
     """
     factor = checked_factor(serialization_factor)
     check_bool("indices_are_sorted", indices_are_sorted)
     if isinstance(params, (list, tuple)):
         raise TypeError(
-            f"`params` must be one tensor, but is a {type(params).__name__} of {len(params)}; `tf.concat` its tensors"
+            f"`params` must be one tensor, but is a {type(params).__name__} of {len(params)}; join them by `tf.concat`"
         )
     with tf.name_scope(name or "embedding_lookup"):
         ids = tf.convert_to_tensor(ids, name="ids")
         if not ids.dtype.is_integer:
-            raise TypeError(f"`ids` must be integers, the numbers of rows of `params`, but are {ids.dtype.name}")
+            raise TypeError(f"`ids` must be integers, the indices of rows of `params`, but are {ids.dtype.name}")
         if ids.dtype not in (tf.int32, tf.int64):
-            ids = tf.cast(ids, tf.int32)  # `tf.gather` takes no others.
+            ids = tf.cast(ids, tf.int32)  # `tf.gather` supports only these types.
         if params.shape.rank == 0:
             raise ValueError("`params` must have rows, but is a scalar")
         if factor == 1:
@@ -507,12 +526,14 @@ def embedding_lookup(
         table = tf.convert_to_tensor(params, name="params")
         rows = table.shape[0] if table.shape.rank else None
         if rows is None:
-            raise ValueError(f"`params` has shape {table.shape}; to use it in parts, its number of rows must be known")
+            raise ValueError(
+                f"`params` must have a static number of rows to be used in parts, but has shape {table.shape}"
+            )
         if rows % factor:
             raise ValueError(
                 f"`serialization_factor={factor}` must divide the number of rows of `params`, which is {rows}"
             )
-        return _in_parts(table, ids, factor)
+        return _look_up_in_parts(table, ids, factor)
 
 
 def checked_factor(serialization_factor: SupportsIndex) -> int:
@@ -525,14 +546,14 @@ def checked_factor(serialization_factor: SupportsIndex) -> int:
     return factor
 
 
-def _in_parts(table: tf.Tensor, ids: tf.Tensor, factor: int) -> tf.Tensor:
-    """Asks each part for all ids; rows of the others count as zero."""
+def _look_up_in_parts(table: tf.Tensor, ids: tf.Tensor, factor: int) -> tf.Tensor:
+    """Looks up all ids in each part, with zeros for rows of other parts, and sums the results."""
     size = known_size(table, 0) // factor
     parts = []
     for part in range(factor):
         local = ids - part * size
-        inside = tf.logical_and(local >= 0, local < size)
+        is_inside = tf.logical_and(local >= 0, local < size)
         rows = tf.gather(table[part * size : (part + 1) * size], tf.clip_by_value(local, 0, size - 1))
-        inside = tf.reshape(inside, tf.concat([tf.shape(ids), tf.ones([table.shape.rank - 1], tf.int32)], 0))
-        parts.append(tf.where(inside, rows, tf.zeros([], table.dtype)))
+        is_inside = tf.reshape(is_inside, tf.concat([tf.shape(ids), tf.ones([table.shape.rank - 1], tf.int32)], 0))
+        parts.append(tf.where(is_inside, rows, tf.zeros([], table.dtype)))
     return tf.add_n(parts)

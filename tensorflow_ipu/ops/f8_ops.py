@@ -1,4 +1,4 @@
-"""Numbers of eight bits with a common scale, as IPUs have them: conversions, products and convolutions."""
+"""Eight-bit floats with a common scale, as on IPUs: conversions, matrix products and convolutions."""
 
 from __future__ import annotations
 
@@ -17,33 +17,44 @@ if TYPE_CHECKING:
 _NAN = 0x80
 
 
-# By this attribute `kernels/precision/rounding.h` knows what of a conversion rounds, and what is beyond its format.
+# The attribute that marks the operation that rounds, and the operation whose elements overflow. The code in
+# `kernels/precision/rounding.h` finds them by it.
 _ATTRIBUTE = "ipu_f8"
 
 
 def encode(values: tf.Tensor, metadata: tf.Tensor, nan_on_overflow: bool = False) -> tf.Tensor:
-    """Encodes float32 numbers as eight bits, uint8. NaN stays NaN."""
+    """Encodes float32 values as codes of eight bits, uint8. NaN stays NaN.
+
+    A magnitude is `steps * 2 ** (exponent - bits)`, where `bits` is the size of the fraction. The steps of a normal value
+    are from `2 ** bits` to `2 ** (bits + 1) - 1`. The format does not store their leading bit, which is always 1:
+
+        code = ((exponent - lowest) << bits) + steps
+
+    In this sum, the leading bit adds 1 to the exponent field. Denormal values have fewer steps and do not add it. Steps
+    that are rounded up to `2 ** (bits + 1)` add 2. So neither needs a special case.
+
+    An example in F143, where `bits` is 3 and `lowest` is -7: 1.5 = 12 * 2 ** (0 - 3) -> (7 << 3) + 12 = 0x44.
+    """
     bits, lowest, scale = _parameters(metadata)
     magnitude = tf.abs(values) * _power(-scale)
     exponent = tf.maximum(exponent_of(magnitude), lowest)
-    # Infinities and NaN have the largest exponent of float32, for which there is no power to divide by.
+    # The exponent of infinities and NaN is 128, whose power of 2 is beyond float32.
     exponent = tf.minimum(exponent, 64)
     steps = tf.minimum(magnitude * _power(bits - exponent), 64.0)
     with programs.attributed({_ATTRIBUTE: "rounds"}):
         steps = tf.round(steps)
-    # A fraction that was rounded up to the next power of 2 carries over into the exponent.
     code = tf.bitwise.left_shift(exponent - lowest, bits) + tf.cast(steps, tf.int32)
-    over = tf.logical_and(code > 0x7F, tf.logical_not(tf.math.is_nan(values)))
-    beyond = tf.where(over, tf.abs(values), 0.0)
+    overflows = tf.logical_and(code > 0x7F, tf.logical_not(tf.math.is_nan(values)))
+    overflow = tf.where(overflows, tf.abs(values), 0.0)
     with programs.attributed({_ATTRIBUTE: "overflows"}):
-        beyond = tf.negative(beyond, name="overflow")
-    code = tf.where(beyond < 0, _NAN if nan_on_overflow else 0x7F, code)
+        overflow = tf.negative(overflow, name="overflow")
+    code = tf.where(overflow < 0, _NAN if nan_on_overflow else 0x7F, code)
     code = tf.where(tf.logical_and(values < 0, code > 0), tf.bitwise.bitwise_or(code, 0x80), code)
     return tf.cast(tf.where(tf.math.is_nan(values), _NAN, code), tf.uint8)
 
 
 def decode(codes: tf.Tensor, metadata: tf.Tensor) -> tf.Tensor:
-    """Decodes eight bits to float32 numbers."""
+    """Decodes codes of eight bits to float32 values."""
     bits, lowest, scale = _parameters(metadata)
     code = tf.cast(codes, tf.int32)
     magnitude = tf.bitwise.bitwise_and(code, 0x7F)
@@ -56,7 +67,7 @@ def decode(codes: tf.Tensor, metadata: tf.Tensor) -> tf.Tensor:
 
 
 def _parameters(metadata: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the bits of the fraction, and the exponents of the smallest normal number and of the scale; int32."""
+    """Returns three int32 scalars: the bits of the fraction, the lowest exponent of a normal value, and the scale."""
     packed = tf.cast(metadata, tf.int32)
     is_143 = packed >= 0x80
     low = tf.bitwise.bitwise_and(packed, 0x3F)
@@ -65,18 +76,18 @@ def _parameters(metadata: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def exponent_of(magnitude: tf.Tensor) -> tf.Tensor:
-    """Returns the exponent of positive float32 numbers: -127 of zero and denormals, 128 of infinity and NaN."""
+    """Returns the exponents of positive float32 values: -127 for zero and denormals, 128 for infinity and NaN."""
     return tf.bitwise.right_shift(tf.bitcast(magnitude, tf.int32), 23) - 127
 
 
 def scaled(values: tf.Tensor, exponent: tf.Tensor) -> tf.Tensor:
-    """Multiplies float32 numbers by a power of 2, which may be too large or small for a number of its own."""
+    """Multiplies float32 values by `2 ** exponent`, as two factors: the power may be out of range."""
     half = tf.bitwise.right_shift(exponent, 1)
     return values * _power(half) * _power(exponent - half)
 
 
 def _power(exponent: tf.Tensor) -> tf.Tensor:
-    """Computes a power of 2 exactly, in float32."""
+    """Returns `2 ** exponent` as float32, exactly, for exponents from -126 to 127."""
     return tf.bitcast(tf.bitwise.left_shift(exponent + 127, 23), tf.float32)
 
 
@@ -92,14 +103,14 @@ __all__ = [
     "f8_matmul",
 ]
 
-# Bits and metadata as users have them.
+# The types of data that users may pass.
 _Data: TypeAlias = "tf.Tensor | tf.Variable | np.ndarray"
 
 
 class Format(NamedIntEnum):
-    """How the bits are used: F143 has 4 bits of exponent and 3 of the fraction, F152 has 5 and 2.
+    """The format of eight-bit floats: F143 has 4 bits of exponent and 3 of fraction, F152 has 5 and 2.
 
-    Both have one NaN, no infinity and one zero; their largest numbers are 240 and 57344.
+    Both have one NaN, no infinity and one zero. Their largest values are 240 and 57344.
     """
 
     F143 = 0
@@ -107,10 +118,10 @@ class Format(NamedIntEnum):
 
 
 def create_metadata(fmt: Format | int, scale: int = 0) -> int:
-    """Packs the format and the scale of a tensor into eight bits: its numbers are those of the bits times `2 ** scale`.
+    """Packs the format and the scale of a tensor into eight bits. The scale multiplies all values by `2 ** scale`.
 
     Raises:
-      ValueError: `fmt` is no `Format`, or `scale` not from -32 to 31.
+      ValueError: `fmt` is not a `Format`, or `scale` is not from -32 to 31.
     """
     if fmt not in (Format.F143, Format.F152):
         raise ValueError(f"`fmt` must be `Format.F143` or `Format.F152`, but is `{fmt!r}`")
@@ -120,45 +131,47 @@ def create_metadata(fmt: Format | int, scale: int = 0) -> int:
 
 
 class QuarterTensor:
-    """A tensor of numbers of eight bits: `data` has their bits, `metadata` their format and scale."""
+    """A tensor of eight-bit floats: `data` has the codes, and `metadata` the format and the scale."""
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]  # It is compared by value, and can be changed.
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # It is compared by value and is mutable.
 
     def __init__(self, data: _Data, metadata: TensorLike) -> None:
-        """Creates the tensor of bits, uint8, and metadata.
+        """Creates the tensor from codes and metadata.
 
         Args:
-          data: A uint8 tensor or variable; an array becomes a variable.
-          metadata: What `create_metadata` returns, or a uint8 scalar tensor or variable of it.
+          data: The codes, a uint8 tensor or variable; an array becomes a variable.
+          metadata: The result of `create_metadata`, or a uint8 scalar tensor or variable of that value.
 
         Raises:
           TypeError: `data` is not uint8.
         """
-        self.data = _bits(data)
+        self.data = _codes(data)
         self.metadata = metadata
 
     def numpy(self) -> list[TensorLike]:
-        """Returns the bits as an array, and the metadata."""
+        """Returns the codes as an array, and the metadata."""
         return [self.data.numpy(), self.metadata]
 
     def assign(self, new_values: Sequence[TensorLike], **kwargs: Any) -> None:
-        """Takes other bits and metadata, as `numpy` returns them; `kwargs` are what Keras adds when it assigns variables.
+        """Replaces the codes and the metadata by `new_values`, a pair as `numpy` returns it.
+
+        `kwargs` are ignored: Keras passes some when it assigns variables.
 
         Raises:
-          TypeError: The bits are not uint8.
+          TypeError: The codes are not uint8.
         """
         del kwargs
-        self.data = _bits(new_values[0])  # pyright: ignore[reportArgumentType]  # An array comes first.
+        self.data = _codes(new_values[0])  # pyright: ignore[reportArgumentType]  # The first value is an array.
         self.metadata = new_values[1]
 
     @property
     def shape(self) -> tf.TensorShape:
-        """Returns the shape of the data."""
+        """The shape of the data."""
         return self.data.shape
 
     @property
     def dtype(self) -> tf.DType:
-        """Returns the type that holds the bits, uint8."""
+        """The type of the data, uint8."""
         return tf.uint8
 
     def __eq__(self, other: object) -> bool:
@@ -179,11 +192,12 @@ class QuarterTensor:
 
 
 def convert_to_f8(values: TensorLike, metadata: TensorLike, name: str | None = None) -> QuarterTensor:
-    """Rounds numbers to float16, then to eight bits: to the nearest, of two to the even one, and to the largest at most.
+    """Rounds values to float16, then to the nearest eight-bit float, with ties to even.
 
-    In a program `IPUConfig.floating_point_behaviour` and `scopes.stochastic_rounding` apply: with `esr` at random, with
-    `nanoo` to NaN where they are larger, with `oflo` the program stops there. No gradient passes. `metadata`, of
-    `create_metadata`, may be a tensor.
+    Values that overflow become the largest eight-bit float. In a program, `IPUConfig.floating_point_behaviour` and
+    `scopes.stochastic_rounding` apply. With `esr`, values are rounded at random. With `nanoo`, values that overflow
+    become NaN. With `oflo`, they end the run with an error. No gradient flows through. `metadata` is the result of
+    `create_metadata`, or a tensor of that value.
     """
     with tf.name_scope(name or "convert_to_f8"):
         half = tf.cast(values, tf.float16)
@@ -194,7 +208,7 @@ def convert_to_f8(values: TensorLike, metadata: TensorLike, name: str | None = N
 def convert_from_f8(
     packed_input: QuarterTensor | Sequence[TensorLike], dtype: DTypeLike = tf.float16, name: str | None = None
 ) -> tf.Tensor:
-    """Converts a `QuarterTensor`, or its data and metadata, to type `dtype`. What does not fit float16 is infinite."""
+    """Converts a `QuarterTensor`, or its data and metadata, to `dtype`. Values beyond float16 become infinite."""
     with tf.name_scope(name or "convert_from_f8"):
         data, metadata = packed_input
         half = tf.cast(decode(tf.convert_to_tensor(data), _metadata(metadata)), tf.float16)
@@ -202,9 +216,9 @@ def convert_from_f8(
 
 
 def f8_matmul(lhs: QuarterTensor | TensorLike, rhs: QuarterTensor | TensorLike, name: str = "f8_matmul") -> tf.Tensor:
-    """Multiplies two matrices, each a `QuarterTensor` or a tensor of floats, to float16. Sums are of float32."""
+    """Multiplies two matrices, each a `QuarterTensor` or a tensor of floats. Sums in float32, and returns float16."""
     with tf.name_scope(name):
-        return tf.cast(tf.matmul(_wide(lhs), _wide(rhs)), tf.float16)
+        return tf.cast(tf.matmul(_to_float32(lhs), _to_float32(rhs)), tf.float16)
 
 
 def f8_conv_1d(
@@ -216,20 +230,21 @@ def f8_conv_1d(
     dilations: int | Sequence[int] = (1,),
     name: str = "f8_conv_1d",
 ) -> tf.Tensor:
-    """Convolves sequences of eight bits, a float16 result. Sums are of float32.
+    """Convolves sequences of eight-bit floats. Sums in float32, and returns float16.
 
     Args:
-      inputs: A `QuarterTensor`, or a tensor, of shape [batch, width, channels], or [batch, channels, width] with the
-        `data_format` "NCW", as is the result.
-      filters: Likewise, of shape [width, channels in, channels out].
-      strides: By how much the filter moves on.
+      inputs: A `QuarterTensor` or a tensor of floats. Its shape is [batch, width, channels], or [batch, channels,
+        width] if `data_format` is "NCW". The result has the same order of dimensions.
+      filters: A `QuarterTensor` or a tensor of floats, of shape [width, input channels, output channels].
+      strides: The distance between two positions of the filter.
       padding: "SAME", "VALID" or a list of pairs.
       data_format: "NWC" or "NCW".
-      dilations: How far the elements of the filter are apart.
+      dilations: The distance between two elements of the filter.
       name: A name for the operation.
 
     Raises:
-      ValueError: `data_format` is another.
+      ValueError: `data_format` has another value. Or the number of entries of `strides` or `dilations` is not 1,
+        the number of spatial dimensions, or the number of all dimensions.
     """
     return _convolution(inputs, filters, strides, padding, ("NWC", "NCW"), data_format, dilations, name)
 
@@ -243,7 +258,7 @@ def f8_conv_2d(
     dilations: int | Sequence[int] = (1, 1, 1, 1),
     name: str = "f8_conv_2d",
 ) -> tf.Tensor:
-    """Convolves pictures of eight bits: "NHWC" or "NCHW". See `f8_conv_1d`."""
+    """Convolves images of eight-bit floats, in the format "NHWC" or "NCHW". See `f8_conv_1d`."""
     return _convolution(inputs, filters, strides, padding, ("NHWC", "NCHW"), data_format, dilations, name)
 
 
@@ -256,7 +271,7 @@ def f8_conv_3d(
     dilations: int | Sequence[int] = (1, 1, 1, 1, 1),
     name: str = "f8_conv_3d",
 ) -> tf.Tensor:
-    """Convolves volumes of eight bits: "NDHWC" or "NCDHW". See `f8_conv_1d`."""
+    """Convolves volumes of eight-bit floats, in the format "NDHWC" or "NCDHW". See `f8_conv_1d`."""
     return _convolution(inputs, filters, strides, padding, ("NDHWC", "NCDHW"), data_format, dilations, name)
 
 
@@ -274,22 +289,24 @@ def _convolution(
         raise ValueError(f"`data_format` must be {formats[0]!r} or {formats[1]!r}, but is `{data_format!r}`")
     rank = len(data_format)
     with tf.name_scope(name):
-        images, kernel = _wide(inputs), _wide(filters)
-        first = data_format[1] == "C"
-        if first:  # TensorFlow's convolutions on the CPU want the channels last.
+        images, kernel = _to_float32(inputs), _to_float32(filters)
+        is_channels_first = data_format[1] == "C"
+        if is_channels_first:  # TensorFlow's convolutions on the CPU require the channels last.
             images = tf.transpose(images, [0, *range(2, rank), 1])
         result = tf.nn.convolution(
             images,
             kernel,
             _spatial("strides", strides, data_format),
-            _explicit(padding, first),  # pyright: ignore[reportArgumentType]  # Its stub knows no explicit padding.
+            _padding(padding, is_channels_first),  # pyright: ignore[reportArgumentType]  # The stub has only strings.
             dilations=_spatial("dilations", dilations, data_format),
         )
-        return tf.cast(tf.transpose(result, [0, rank - 1, *range(1, rank - 1)]) if first else result, tf.float16)
+        if is_channels_first:
+            result = tf.transpose(result, [0, rank - 1, *range(1, rank - 1)])
+        return tf.cast(result, tf.float16)
 
 
 def _spatial(argument: str, value: int | Sequence[int], data_format: str) -> list[int]:
-    """Returns the entries for width, height and depth, of a number, of those alone, or of one for each dimension."""
+    """Returns one entry for each spatial dimension. `value` has 1 entry, or one per dimension or spatial dimension."""
     spatial = len(data_format) - 2
     values = [value] if isinstance(value, int) else list(value)
     if len(values) == 1:
@@ -301,13 +318,13 @@ def _spatial(argument: str, value: int | Sequence[int], data_format: str) -> lis
     return values
 
 
-def _explicit(padding: str | Sequence[Sequence[int]], channels_first: bool) -> str | list[Sequence[int]]:
+def _padding(padding: str | Sequence[Sequence[int]], channels_first: bool) -> str | list[Sequence[int]]:
     if isinstance(padding, str):
         return padding
     return [padding[0], *padding[2:], padding[1]] if channels_first else list(padding)
 
 
-def _wide(tensor: QuarterTensor | TensorLike) -> tf.Tensor:
+def _to_float32(tensor: QuarterTensor | TensorLike) -> tf.Tensor:
     if isinstance(tensor, QuarterTensor):
         return convert_from_f8(tensor, tf.float32)
     return tf.cast(tensor, tf.float32)
@@ -317,11 +334,11 @@ def _metadata(metadata: TensorLike) -> tf.Tensor:
     return tf.cast(tf.convert_to_tensor(metadata), tf.uint8)
 
 
-def _bits(data: _Data) -> tf.Tensor | tf.Variable:
+def _codes(data: _Data) -> tf.Tensor | tf.Variable:
     if isinstance(data, np.ndarray):
         data = tf.Variable(tf.constant(data))
     if tf.as_dtype(data.dtype) != tf.uint8:
         raise TypeError(
-            f"`data` must be uint8, but is {tf.as_dtype(data.dtype).name}; `convert_to_f8` makes numbers of eight bits"
+            f"`data` must be uint8, but is {tf.as_dtype(data.dtype).name}; use `convert_to_f8` to convert floats"
         )
     return data

@@ -1,4 +1,4 @@
-"""Gradients of what is inside a computation, caught on their way back through it."""
+"""Captures gradients with respect to intermediate tensors while TensorFlow computes gradients."""
 
 from __future__ import annotations
 
@@ -27,97 +27,103 @@ __all__ = [
 ]
 
 
-class _Open(threading.local):
-    """The contexts that the thread is in, the innermost last."""
+class _OpenContexts(threading.local):
+    """The contexts that the thread has open, the innermost last."""
 
     def __init__(self) -> None:
         self.contexts: list[GradientCaptureContext] = []
 
 
-_open = _Open()
+_open = _OpenContexts()
 
 
-class _Captured:
-    """A gradient that went by."""
+class _CapturedGradient:
+    """A captured gradient, which can be read outside of the loop or branch that computes it.
+
+    It is stored in a variable, unless the context was opened in the same loop or branch.
+    """
 
     def __init__(self, gradient: Gradient, opened_in: tf.Graph) -> None:
-        """Keeps a gradient; in a loop or branch of the graph in which the context was opened, in a variable."""
         self._graph = tf.compat.v1.get_default_graph()
         self._gradient = gradient
-        self._kept: tf.Variable | None = None
-        around = graphs.enclosing(self._graph)
-        # TensorFlow's gradient of a branch in a loop cannot capture from outside of the loop.
-        nested = graphs.is_branch(self._graph) and graphs.is_control_flow(around)
-        if graphs.is_control_flow(self._graph) and self._graph is not opened_in and not nested:
-            self._keep(tf.convert_to_tensor(gradient))
+        self._variable: tf.Variable | None = None
+        enclosing = graphs.enclosing(self._graph)
+        # In a branch inside of a loop, TensorFlow's gradient cannot capture a variable from outside of the loop.
+        is_nested = graphs.is_branch(self._graph) and graphs.is_control_flow(enclosing)
+        if graphs.is_control_flow(self._graph) and self._graph is not opened_in and not is_nested:
+            self._store(tf.convert_to_tensor(gradient))
 
-    def _keep(self, value: tf.Tensor) -> None:
+    def _store(self, value: tf.Tensor) -> None:
         if not value.shape.is_fully_defined():
             raise ValueError(
-                f"`capture_upstream_gradients` in a loop or branch captures a gradient of shape {value.shape}: out of those,"
-                " static shapes alone are handed on; state it with `tf.ensure_shape`"
+                "`capture_upstream_gradients` in a loop or branch requires gradients of static shape, but captures one"
+                f" of shape {value.shape}; use `tf.ensure_shape`"
             )
         device = sites.device_of_program("capture_upstream_gradients") if programs.is_tracing() else None
-        self._kept = kept_variables.zeros(value.shape, value.dtype, "captured_gradient", device)
-        tf.raw_ops.AssignVariableOp(resource=programs.in_function(self._kept.handle), value=value)
-        sites.keep_with_trace(self._kept)
+        self._variable = kept_variables.zeros(value.shape, value.dtype, "captured_gradient", device)
+        tf.raw_ops.AssignVariableOp(resource=programs.in_function(self._variable.handle), value=value)
+        sites.keep_with_trace(self._variable)
 
     def value(self) -> Any:
-        """Returns the gradient as a tensor of the present graph."""
-        now = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        if self._kept is None or self._graph in graphs.around(now):
+        """Returns the gradient as a tensor for the graph that is being built."""
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        if self._variable is None or self._graph in graphs.around(graph):
             return self._gradient
-        return self._kept.read_value()
+        return self._variable.read_value()
 
 
-# What the graph of the gradient of an outlined function has the list of its `Capture`s as.
+# The attribute with the list of `Capture`s of a graph that computes the gradient of an outlined function.
 OUTLINED = "ipu_captures"
 
 
 class Capture(NamedTuple):
-    """The gradients that went by one call of `capture_upstream_gradients`."""
+    """The gradients that one call of `capture_upstream_gradients` captured."""
 
     context: GradientCaptureContext
     tag: str
     gradients: Sequence[tf.Tensor]
 
     def note(self) -> None:
-        """Adds them to the context; those of an outlined function once they are results of a call."""
+        """Adds the gradients to the context.
+
+        In the gradient graph of an outlined function, adds them to the captures of the graph instead. Each call of the
+        graph returns these gradients as results, and the results are noted in the graph of the call.
+        """
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        of_function: list[Capture] | None = getattr(graph, OUTLINED, None)
-        if of_function is not None:
-            of_function.append(self)
+        captures: list[Capture] | None = getattr(graph, OUTLINED, None)
+        if captures is not None:
+            captures.append(self)
             return
         opened_in = self.context._opened_in
-        self.context._captured[self.tag] = [_Captured(gradient, opened_in) for gradient in self.gradients]
+        self.context._captured[self.tag] = [_CapturedGradient(gradient, opened_in) for gradient in self.gradients]
 
 
-def reusing_tags() -> Callable[[], None]:
-    """Returns a function that frees the tags which the open contexts get from now on, for calls that are made once more."""
-    before = [(context, set(context._tags)) for context in _open.contexts]
+def remember_tags() -> Callable[[], None]:
+    """Returns a function that restores the current tags of the open contexts, so that calls can be traced again."""
+    original = [(context, set(context._tags)) for context in _open.contexts]
 
-    def free() -> None:
-        for context, tags in before:
+    def restore() -> None:
+        for context, tags in original:
             context._tags = tags
 
-    return free
+    return restore
 
 
 class GradientCaptureContext:
-    """A block that collects the gradients of its calls of `capture_upstream_gradients`, whenever they are computed.
+    """A context whose calls of `capture_upstream_gradients` capture gradients. These may be computed after its end.
 
         with tf.GradientTape() as tape, GradientCaptureContext() as context:
             y = tf.tanh(capture_upstream_gradients(x * x, tag="of the square"))
         tape.gradient(y, x)
         context.captured_gradients  # {"of the square": [...]}
 
-    Of a call in a loop it has the gradient that went by last; zeros where none has gone by in a loop or branch. Out of a
-    branch in a loop it returns nothing.
+    A call in a loop captures the gradient that is computed last. If a loop or branch computes no gradient, the captured
+    one is zero. A gradient in a branch inside of a loop cannot be read outside of that branch.
     """
 
     def __init__(self) -> None:
         self._tags: set[str] = set()
-        self._captured: dict[str, list[_Captured]] = {}
+        self._captured: dict[str, list[_CapturedGradient]] = {}
         self._opened_in = tf.compat.v1.get_default_graph()
 
     def __enter__(self) -> Self:
@@ -132,19 +138,19 @@ class GradientCaptureContext:
 
     @property
     def captured_gradients(self) -> dict[str, list[tf.Tensor]]:
-        """Returns the captured gradients by their tags: lists, with an element for each tensor of the call."""
+        """The captured gradients by tag: a list with the gradient of each tensor of the call."""
         return {tag: [gradient.value() for gradient in captured] for tag, captured in self._captured.items()}
 
     @captured_gradients.setter
     def captured_gradients(self, _: object) -> None:
-        raise ValueError("`captured_gradients` is what was captured, and cannot be set")
+        raise ValueError("`captured_gradients` cannot be set")
 
 
 class GradientCaptureTape(tf.GradientTape, GradientCaptureContext):
-    """A `tf.GradientTape` that captures gradients too: those of its last call of `gradient`."""
+    """A `tf.GradientTape` that also captures gradients. Each call of `gradient` replaces them."""
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
-        """Creates the tape. See `tf.GradientTape` for the arguments."""
+        """Creates the tape; see `tf.GradientTape` for the arguments."""
         tf.GradientTape.__init__(self, persistent, watch_accessed_variables)
         GradientCaptureContext.__init__(self)
 
@@ -166,20 +172,20 @@ class GradientCaptureTape(tf.GradientTape, GradientCaptureContext):
         output_gradients: Nested = None,
         unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
     ) -> Nested:
-        """Computes gradients, as `tf.GradientTape.gradient` does, and captures those that go by."""
+        """Computes gradients, as `tf.GradientTape.gradient` does, and captures upstream gradients."""
         self._captured = {}
         return tf.GradientTape.gradient(self, target, sources, output_gradients, unconnected_gradients)
 
 
 def capture_upstream_gradients(args: Nested, tag: str = "") -> Nested:
-    """Returns a structure of tensors as it is, and has the innermost open context capture the gradients that come back to it.
+    """Returns a structure of tensors unchanged. The innermost open context captures their upstream gradients.
 
-    The context has them under `tag`.
+    The context stores them under `tag`.
 
     Raises:
       RuntimeError: No context is open.
-      ValueError: The context has such a tag already; or, as the gradient is computed, it goes by in a loop or branch and
-        has no static shape.
+      ValueError: Another call in the context has the same tag. Or the gradient is computed in a loop or branch, and its
+        shape is not static.
     """
     if not _open.contexts:
         raise RuntimeError(
@@ -194,7 +200,8 @@ def capture_upstream_gradients(args: Nested, tag: str = "") -> Nested:
     @tf.custom_gradient
     def identities(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., tuple[tf.Tensor, ...]]]:
         def gradient(*upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            # A gradient may be a tensor of the forward pass as it is, which is in another graph.
+            # A gradient may be a tensor of the forward pass, which is in another graph. `tf.identity` copies it to this
+            # one.
             passed = tuple(map(tf.identity, upstream))
             Capture(context, tag, passed).note()
             return passed
@@ -206,5 +213,5 @@ def capture_upstream_gradients(args: Nested, tag: str = "") -> Nested:
 
 
 def num_gradient_collection_tapes() -> int:
-    """Returns how many contexts the thread has open."""
+    """Returns the number of contexts that the thread has open."""
     return len(_open.contexts)

@@ -1,4 +1,4 @@
-"""Parts of a program that the host runs: each is traced into a graph of its own, which the program calls."""
+"""Parts of a program that the host runs: each is traced into a separate graph, which the program calls."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _HOST = "/device:CPU:0"
 
-# What only a program can do.
-_PROGRAMS_OWN = frozenset(
+# Operations that the host cannot run for a program.
+_PROGRAM_ONLY = frozenset(
     {"IpuAllGather", "IpuAllReduce", "IpuAllToAll", "IpuBroadcast", "IpuInfeedDequeue", "IpuJoinOrders"}
     | {"IpuMicroBatches", "IpuOutfeedEnqueue", "IpuRandomSeed", "IpuRandomStream", "IpuReduceScatter"}
     | {"IpuReplicaIndex"}
@@ -38,7 +38,7 @@ _numbers = itertools.count()
 
 
 class _Pending(threading.local):
-    """Parts that this thread has traced, and that the host does not know yet."""
+    """The parts that this thread has traced, and whose functions it has not passed to the host yet."""
 
     def __init__(self) -> None:
         self.parts: list[weakref.ref[HostPart]] = []
@@ -48,34 +48,41 @@ _pending = _Pending()
 
 
 class HostPart(graphs.FunctionGraph):
-    """The graph of a part of a program that the host runs: a function inside of no other, which the program calls."""
+    """The graph of a part of a program that the host runs.
+
+    The program calls it by the operation `IpuHostCall`, with the tensors that the part uses, its arguments. Resources
+    of the host, and tensors from outside of the program, are bound to the function once. A tensor of the part that the
+    program uses becomes a result: `capture` of the program's graph adds the operation `IpuHostResult`, which reads it.
+
+    The results are known when the trace of the program ends. Then `define` passes the function to the host. The
+    gradient of the program may add results later, and `define` passes a function with more results.
+    """
 
     def __init__(self, name: str) -> None:
-        """Makes the graph, in the program that is being traced."""
         self.program = tf.compat.v1.get_default_graph()
         self.call: Any = None
         self._device = sites.device_of_program(name)
         super().__init__(name)
         patches.CAPTURES.apply_while(self, _capturing)
         patches.PARTS_OF_HOST.apply_while(self, _define_pending)
-        # Not even inside of the outermost graph, which bears the mark of the program.
-        self._around = tf.Graph()
-        graphs.share_python_functions(self._around, graphs.outermost_of(self))
-        self.outer_graph = self._around
+        # Its own outer graph. Inside a graph of the program, the part would belong to the program's trace context.
+        self._outermost = tf.Graph()
+        graphs.share_python_functions(self._outermost, graphs.outermost_of(self))
+        self.outer_graph = self._outermost
         with self.as_default():
             self.replica = tf.compat.v1.placeholder(tf.int32, [], "replica")
             self.replicas = tf.compat.v1.placeholder(tf.int32, [], "replicas")
         self._bound: list[tuple[tf.Tensor, tf.Tensor]] = []
-        self._passed: list[tf.Tensor] = []  # Tensors of the program.
-        self.passed_inside: list[tf.Tensor] = []  # What they are here.
+        self._arguments: list[tf.Tensor] = []  # Tensors of the program.
+        self.parameters: list[tf.Tensor] = []  # The tensors of this graph for the arguments.
         self._results: dict[int, tf.Tensor] = {}
-        self._known = -1  # How many results the function has that the host knows.
+        self._defined_results = -1  # The number of results of the function that the host has; -1 before it has one.
         self._host_function: _HostFunction | None = None
 
-    # What comes in.
+    # Tensors from outside of the part.
 
     def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
-        """Returns the tensor of this graph that stands for a tensor of elsewhere."""
+        """Returns the tensor of this graph for a tensor of another graph; copies constant strings."""
         if getattr(tensor, "graph", self) is not self and tensor.dtype == tf.string:
             constant = tf.get_static_value(tensor)
             if constant is not None:
@@ -84,10 +91,10 @@ class HostPart(graphs.FunctionGraph):
         return super().capture(tensor, name, shape)
 
     def _create_op_internal(self, op_type: str, inputs: Iterable[tf.Tensor], *args: Any, **kwargs: Any) -> tf.Operation:
-        if op_type in _PROGRAMS_OWN:
+        if op_type in _PROGRAM_ONLY:
             raise ValueError(
-                f"`{op_type}` is a program's own: take it out of the `outside_compilation_scope`, which the host runs."
-                " Queues are used, replicas meet, and their random numbers are drawn in the program itself"
+                f"`{op_type}` is not supported in an `outside_compilation_scope`, which the host runs: only the program"
+                " can use queues, collectives and the random streams of replicas. Move it out of the scope"
             )
         inputs = list(inputs)
         if op_type == "PrintV2":
@@ -98,9 +105,9 @@ class HostPart(graphs.FunctionGraph):
                 continue
             if op_type != "ReadVariableOp":
                 raise ValueError(
-                    f"`{op_type}` uses a variable of the IPU, `{_name(external)}`, in an `outside_compilation_scope`. The"
-                    " program alone can write it, and it is read at the beginning of a branch or loop of the scope:"
-                    " compute what is to be written in the scope, and assign it after; read the variable before"
+                    f"`{op_type}` uses a variable of the IPU, `{_name(external)}`, in an `outside_compilation_scope`."
+                    " The scope can only read it, and not in a branch or loop: read it before the branch or loop, and"
+                    " assign new values after the scope"
                 )
             with self.program.as_default():
                 value = tf.raw_ops.ReadVariableOp(resource=external, dtype=tf.as_dtype(_type_of(args, kwargs)))
@@ -108,7 +115,7 @@ class HostPart(graphs.FunctionGraph):
         return super()._create_op_internal(op_type, inputs, *args, **kwargs)
 
     def _variable_of_the_ipu(self, tensor: tf.Tensor) -> tf.Tensor | None:
-        """Returns the variable whose handle a tensor is here; None for all else, and for variables of the host."""
+        """Returns the outer tensor of the captured `tensor` if it is the handle of a variable of the IPU, else None."""
         if tensor.dtype != tf.resource:
             return None
         external = next((outside for outside, inside in self.captures if inside is tensor), None)
@@ -119,15 +126,15 @@ class HostPart(graphs.FunctionGraph):
     def _with_replica(self, text: tf.Tensor) -> tf.Tensor:
         """Adds the replica's index to each line of a text to print, if there are several replicas."""
         with self.as_default():
-            which = tf.strings.join(["replica ", tf.strings.as_string(self.replica), ": "])
-            prefix = tf.where(self.replicas > 1, which, "")
-            rest = tf.raw_ops.RegexReplace(input=text, pattern="\n", rewrite=tf.strings.join(["\n", prefix]))
-            return tf.strings.join([prefix, rest])
+            label = tf.strings.join(["replica ", tf.strings.as_string(self.replica), ": "])
+            prefix = tf.where(self.replicas > 1, label, "")
+            lines = tf.raw_ops.RegexReplace(input=text, pattern="\n", rewrite=tf.strings.join(["\n", prefix]))
+            return tf.strings.join([prefix, lines])
 
-    # What the program does.
+    # Operations of the program.
 
     def add_call(self, name: str) -> None:
-        """Adds the call to the program."""
+        """Adds the call of this part to the program, when the part has been traced."""
         for external, internal in self.captures:
             if internal.dtype == tf.resource and not internal.consumers():
                 continue
@@ -138,38 +145,40 @@ class HostPart(graphs.FunctionGraph):
                 self._bound.append((source, internal))
             elif internal.dtype in (tf.string, tf.resource, tf.variant):
                 raise ValueError(
-                    f"`{_name(external)}` of type {internal.dtype.name} is the program's, and an `outside_compilation_scope`"
-                    " uses it: numbers alone cross its border. Make it inside of the scope, or outside of the program"
+                    f"`{_name(external)}` of type {internal.dtype.name} belongs to the program, and an"
+                    " `outside_compilation_scope` uses it: only numbers and booleans can enter or leave the scope."
+                    " Create it in the scope, or outside of the program"
                 )
             else:
-                self._passed.append(external)
-                self.passed_inside.append(internal)
-        self.inputs = [self.replica, self.replicas, *(inside for _, inside in self._bound), *self.passed_inside]
+                self._arguments.append(external)
+                self.parameters.append(internal)
+        self.inputs = [self.replica, self.replicas, *(inside for _, inside in self._bound), *self.parameters]
         self._host_function = _HostFunction(self.name, self._device, [source for source, _ in self._bound])
         with self.program.as_default():
             state = programs.in_function(self._host_function.state(self._device))
             order = program_order.of(self._device)
-            call = ops.ipu_host_call(state, self._passed, order, advance=not programs.in_condition(), name=name)
+            call = ops.ipu_host_call(state, self._arguments, order, advance=not programs.in_condition(), name=name)
         self.call = call.op
-        self._passed = list(self.call.inputs)[1 : 1 + len(self._passed)]
-        # Lives as long as the program does. A graph takes attributes, though it shows no `__dict__`.
+        self._arguments = list(self.call.inputs)[1 : 1 + len(self._arguments)]
+        # The program's graph owns the part. A graph accepts attributes, although it shows no `__dict__`.
         self.program._ipu_parts = {**getattr(self.program, "_ipu_parts", {}), self.call.name: self}
         _pending.parts.append(weakref.ref(self))
 
     def result(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Returns the program's tensor that stands for a tensor of the part."""
-        known = self._results.get(id(tensor))
-        if known is not None:
-            return known
+        """Returns the tensor of the program that reads a tensor of the part."""
+        result = self._results.get(id(tensor))
+        if result is not None:
+            return result
         if tensor.dtype in (tf.string, tf.resource, tf.variant):
             raise ValueError(
-                f"`{tensor.name}` of type {tensor.dtype.name} is made in an `outside_compilation_scope`, and the program"
-                " uses it: numbers alone cross its border. Turn it to numbers in the scope, or use it there alone"
+                f"`{tensor.name}` of type {tensor.dtype.name} is created in an `outside_compilation_scope`, and the"
+                " program uses it: only numbers and booleans can enter or leave the scope. Convert it to numbers in the"
+                " scope, or use it only there"
             )
         if not tensor.shape.is_fully_defined():
             raise ValueError(
-                f"`{tensor.name}` of shape {tensor.shape} is made in an `outside_compilation_scope`, and the program uses"
-                " it, whose shapes are static: say in the scope which it has, by `tf.ensure_shape`"
+                f"`{tensor.name}` of shape {tensor.shape} is created in an `outside_compilation_scope`, and the program"
+                " uses it: results of a scope must have a static shape. Use `tf.ensure_shape` in the scope"
             )
         index = len(self.outputs)
         self.outputs.append(tensor)
@@ -180,22 +189,22 @@ class HostPart(graphs.FunctionGraph):
         graphs.set_attribute(self.call, "result_shapes", attributes(list=shapes))
         with self.program.as_default(), self.program.control_dependencies(None):
             result = ops.ipu_host_result(
-                self.call.outputs[0], self._passed, index=index, dtype=tensor.dtype, shape=tensor.shape
+                self.call.outputs[0], self._arguments, index=index, dtype=tensor.dtype, shape=tensor.shape
             )
         self._results[id(tensor)] = result
-        if self._known >= 0:  # A gradient, taken when the program was whole.
+        if self._defined_results >= 0:  # The trace has ended, and a gradient uses the tensor.
             self.define()
         return result
 
     def define(self) -> None:
-        """Passes the traced function to the host."""
-        if self._known == len(self.outputs):
+        """Passes the function to the host, unless the host has it with the same results."""
+        if self._defined_results == len(self.outputs):
             return
         assert self._host_function is not None
-        self._known = len(self.outputs)
+        self._defined_results = len(self.outputs)
         name = (
             self._host_function.name
-            if self._known == 0 or not self._host_function.defined
+            if self._defined_results == 0 or not self._host_function.defined
             else f"{self._host_function.name}_{next(_numbers)}"
         )
         self._host_function.define(functions.of_graph(name, self, called=False))
@@ -210,36 +219,35 @@ class _HostFunction(NativeObject):
         self.name = "_".join(["ipu", re.sub(r"\W", "_", name), str(next(_numbers))])
         self.defined = False
         self._bound = bound
-        self._made: list[tf.Operation] = []  # The operations that make the function in graphs.
+        self._operations: list[tf.Operation] = []  # The operations of graphs that create the function.
 
     def _make_state(self, device: str, replica: int, replicas: int) -> tf.Tensor:
         if tf.executing_eagerly():
             return super()._make_state(device, replica, replicas)
-        with tf.device(_HOST):  # Each session has a function of its own.
+        with tf.device(_HOST):  # Each session creates its function.
             initial = ops.ipu_host_function(tf.constant(0, tf.int64), self._bound, f=self.name, device=self._ordinal)
-        self._made.append(initial.op)
+        self._operations.append(initial.op)
         with tf.device(device):
             return ops.ipu_feed_state(initial)
 
     def define(self, function: Any) -> None:
-        """Sets the host's function; one of more results replaces an earlier one."""
+        """Registers the function with the host. A function with more results replaces an earlier one."""
         with tf.init_scope():
             if tf.executing_eagerly():
                 with tf.device(_HOST):
                     number = tf.constant(self.number, tf.int64)
                     ops.ipu_host_function(number, self._bound, f=function, device=self._ordinal)
-            for operation in self._made:
+            for operation in self._operations:
                 graphs.hold_function(operation.graph, function)
                 named = tf.compat.v1.AttrValue(func=tf.compat.v1.NameAttrList(name=function.name))
                 graphs.set_attribute(operation, "f", named)
         self.defined = True
 
 
-class host_part:  # noqa: N801  (A context manager; a class, so that the frame around its end is the user's.)
-    """A block of a program that the host runs; as a context manager, it gives the `HostPart`."""
+class host_part:  # noqa: N801  (A context manager. It is a class, so that the user's frame calls `__exit__`.)
+    """A context manager that traces its block into a `HostPart`, which it returns."""
 
     def __init__(self, name: str) -> None:
-        """Prepares the block."""
         self._name = name
         self._stack = contextlib.ExitStack()
 
@@ -259,7 +267,7 @@ class host_part:  # noqa: N801  (A context manager; a class, so that the frame a
 
 
 def around() -> HostPart | None:
-    """Returns the part of a program that is being traced; None if none is."""
+    """Returns the `HostPart` that is being traced; None if there is none."""
     if tf.executing_eagerly():
         return None
     return next((graph for graph in graphs.being_traced() if isinstance(graph, HostPart)), None)
@@ -267,37 +275,37 @@ def around() -> HostPart | None:
 
 @tf.RegisterGradient("IpuHostResult")
 def _gradient(op: tf.Operation, gradient: Gradient | None) -> list[Gradient | None]:
-    """Differentiates a part on the host too."""
-    real = op.outputs[0].op  # A tape shows another one.
+    """Adds the gradient of a part, which is another part that the host runs."""
+    real = op.outputs[0].op  # A `tf.GradientTape` passes a mock operation.
     part = getattr(real.graph, "_ipu_parts", {}).get(real.inputs[0].op.name)
     if part is None:
-        raise LookupError(f"`{real.name}` is of a program that was traced elsewhere, and has no gradient here")
+        raise LookupError(f"`{real.name}` has no gradient here: its program was traced in another graph")
     with host_part("outside_gradient") if programs.is_tracing() else contextlib.nullcontext():
-        of_numbers = [tensor for tensor in part.passed_inside if tensor.dtype.is_floating or tensor.dtype.is_complex]
-        of_inputs = gradients.between([part.outputs[op.get_attr("index")]], of_numbers, [gradient], part)
-        known = {
-            id(tensor): None if of_tensor is None else _shaped(of_tensor, tensor)
-            for tensor, of_tensor in zip(of_numbers, of_inputs, strict=True)
+        sources = [tensor for tensor in part.parameters if tensor.dtype.is_floating or tensor.dtype.is_complex]
+        input_gradients = gradients.between([part.outputs[op.get_attr("index")]], sources, [gradient], part)
+        gradient_of = {
+            id(tensor): None if input_gradient is None else _broadcast(input_gradient, tensor)
+            for tensor, input_gradient in zip(sources, input_gradients, strict=True)
         }
-    return [None, *(known.get(id(tensor)) for tensor in part.passed_inside)]
+    return [None, *(gradient_of.get(id(tensor)) for tensor in part.parameters)]
 
 
 tf.no_gradient("IpuHostCall")
 
 
-def _shaped(gradient: Gradient, tensor: tf.Tensor) -> Gradient:
-    """Broadcasts a gradient to the shape of its tensor: of a `tf.py_function`, TensorFlow returns a single zero."""
+def _broadcast(gradient: Gradient, tensor: tf.Tensor) -> Gradient:
+    """Broadcasts the gradient of a `tf.py_function`, which may be a scalar zero, to the shape of its tensor."""
     if isinstance(gradient, tf.Tensor) and gradient.op.type == "EagerPyFunc":
         return tf.broadcast_to(gradient, tf.shape(tensor))
     return gradient
 
 
 def _is_variable(source: tf.Tensor) -> bool:
-    """Returns True if a resource is a variable: of unknown kind, a program's argument can be nothing else."""
+    """Returns True if a resource is a variable. A placeholder always is: programs accept no other resources."""
     if hasattr(source, "graph"):
         return source.op.type in ("VarHandleOp", "Placeholder")
-    known = variables.type_behind(source)
-    return known is not None and known.is_set and bool(known.shape_and_type)
+    resource_type = variables.handle_data(source)
+    return resource_type is not None and resource_type.is_set and bool(resource_type.shape_and_type)
 
 
 def _on_host(source: tf.Tensor) -> bool:
@@ -305,7 +313,7 @@ def _on_host(source: tf.Tensor) -> bool:
 
 
 def _type_of(args: Iterable[object], kwargs: Mapping[str, Any]) -> int:
-    """Returns the attribute `dtype` that an operation of TensorFlow is created with."""
+    """Returns the attribute `dtype` in the arguments of `_create_op_internal`."""
     attributes = kwargs.get("attrs") or next(value for value in args if isinstance(value, dict))
     return attributes["dtype"].type
 
@@ -315,7 +323,7 @@ def _name(tensor: tf.Tensor) -> str:
 
 
 def _define_pending(function: Any) -> None:
-    """Defines the pending parts. Called with each function that TensorFlow has traced to its end."""
+    """Defines the pending parts. The hook `PARTS_OF_HOST` calls it with each function whose trace has ended."""
     del function
     parts, _pending.parts = _pending.parts, []
     for reference in parts:
@@ -324,8 +332,8 @@ def _define_pending(function: Any) -> None:
             part.define()
 
 
-def _capturing(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Replaces a tensor of a part, where the graph of its program uses it, by its result in the program."""
+def _capturing(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Returns the replacement of `capture`, by which a program reads a tensor of a part as a result."""
 
     def capture(
         self: graphs.FunctionGraph, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None
@@ -333,6 +341,6 @@ def _capturing(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
         part = getattr(tensor, "graph", None)
         if isinstance(part, HostPart) and part is not self and part.call is not None:
             tensor = part.result(tensor)
-        return plain(self, tensor, name, shape)
+        return original(self, tensor, name, shape)
 
     return capture

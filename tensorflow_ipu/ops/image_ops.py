@@ -1,4 +1,4 @@
-"""Images as the first layer of a model wants them."""
+"""Normalization of images for the first layer of a model."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def normalise_image(
     scale: TensorLike = 1,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Normalises three channels of images and adds a fourth one of zeros, with which convolutions are faster on IPUs.
+    """Normalises images of three channels and adds a fourth channel of zeros, which makes convolutions on IPUs faster.
 
     Each channel becomes `(image * scale - channel_offsets) * channel_scales`.
 
     Args:
-      image: Images [..., 3] of two dimensions or more: uint8, float16 or float32.
-      channel_offsets: Three numbers.
-      channel_scales: Three numbers.
-      scale: A number that is not 0.
+      image: Images of shape [..., 3], with two dimensions or more: uint8, float16 or float32.
+      channel_offsets: A vector of three elements.
+      channel_scales: A vector of three elements.
+      scale: A scalar other than 0.
       name: A name for the operation.
 
     Returns:
-      Images [..., 4] of the same type, float16 for uint8.
+      Images of shape [..., 4] and of the same type, or float16 for uint8.
 
     Raises:
       TypeError: `image` has another type.
-      tf.errors.InvalidArgumentError: `image` has a single dimension or not three channels, or there are not three offsets
-        and three scales.
+      tf.errors.InvalidArgumentError: `image` has fewer than two dimensions or not three channels, or there are not
+        three offsets and three scales.
       ValueError: `scale` is 0.
     """
     with tf.name_scope(name or "normalise_image"):
@@ -60,7 +60,7 @@ def normalise_image(
                 message = f"`{argument}` must be the same size as the number of image channels 3"
                 faults.add(_invalid, f"{message}, but has shape {value.shape}")
         if tf.get_static_value(tf.convert_to_tensor(scale)) == 0:
-            faults.add(ValueError, "`scale` must not be 0, which the machine refuses")
+            faults.add(ValueError, "`scale` must not be 0, which the IPU does not support")
         faults.raise_any()
         normalised = (tf.cast(pixels, kind) * tf.cast(scale, kind) - offsets) * scales
         return tf.pad(normalised, [*[[0, 0]] * (len(pixels.shape) - 1), [0, 1]])

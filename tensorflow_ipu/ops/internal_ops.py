@@ -1,4 +1,4 @@
-"""What a program does besides computing: it prints, counts its micro-batches, remembers values, and hints at layouts."""
+"""Operations for prints, for the index of a micro-batch, for delay lines, and for hints at layouts."""
 
 from __future__ import annotations
 
@@ -24,78 +24,78 @@ __all__ = ["fifo", "get_current_iteration_counter", "print_tensor", "remap", "re
 
 
 def print_tensor(input: TensorLike, name: str = "") -> tf.Operation | None:  # noqa: A002  (Graphcore's name.)
-    """Prints `name: ` and all elements of a tensor to stderr, each time that the program runs this, in its order.
+    """Prints `<name>: ` and all elements of a tensor to stderr each time the program executes the operation.
 
-    On a device of several replicas, `replica 0: ` or the like is before each line. Outside of a program it prints as
-    `tf.print` does.
+    Prints keep the order of the trace. On a device of several replicas, each line begins with the replica, such as
+    `replica 0: `. Outside of a program, it prints as `tf.print` does.
 
     Args:
       input: The tensor.
-      name: What is printed before it; the tensor's own name if empty.
+      name: The text before the tensor; if empty, the tensor's name.
 
     Returns:
-      The operation that prints, which runs whether or not anything depends on it; None in eager execution.
+      The operation that prints, which runs even if nothing depends on it; None in eager execution.
 
     Raises:
-      TypeError: `name` is no string.
+      TypeError: `name` is not a string.
     """
     check_instance("name", name, str, "a string")
     value = tf.convert_to_tensor(input)
-    shown = name or ("tensor" if tf.executing_eagerly() else value.op.name)
-    return tf.print(f"{shown}:", value, summarize=-1, output_stream=sys.stderr)
+    label = name or ("tensor" if tf.executing_eagerly() else value.op.name)
+    return tf.print(f"{label}:", value, summarize=-1, output_stream=sys.stderr)
 
 
 def remap(x: TensorLike, name: str | None = None) -> tf.Tensor:
-    """Returns the same tensor. On hardware its elements are laid out over the tiles anew; there are no tiles here."""
+    """Returns the same tensor. On hardware, its elements get a new layout over the tiles."""
     return tf.identity(x, name or "remap")
 
 
 def remap_deduce(x: TensorLike, name: str | None = None) -> tf.Tensor:
-    """Returns the same tensor. On hardware its layout is deduced anew from how it is used; there are no tiles here."""
+    """Returns the same tensor. On hardware, its uses determine a new layout over the tiles."""
     return tf.identity(x, name or "remap_deduce")
 
 
 def get_current_iteration_counter(name: str | None = None, **kwargs: Never) -> tf.Tensor:
-    """Returns which micro-batch of a pass a stage works on: an int32 scalar below `gradient_accumulation_count`.
+    """Returns the index of the micro-batch that a stage computes: an int32 scalar below `gradient_accumulation_count`.
 
-    A backward pass has the number of the forward pass that it belongs to.
+    A backward pass returns the same index as the forward pass of its micro-batch.
 
     Raises:
       RuntimeError: It is not called in a stage of a pipeline.
-      TypeError: There is an argument besides `name`.
+      TypeError: There is another argument than `name`.
     """
     if kwargs:
-        raise TypeError(f"`get_current_iteration_counter` takes no argument `{next(iter(kwargs))}`")
+        raise TypeError(f"`get_current_iteration_counter` has no argument `{next(iter(kwargs))}`")
     for graph in [] if tf.executing_eagerly() else graphs.being_traced():
-        number = getattr(graph, MICRO_BATCH, None)
-        if number is not None:
-            return tf.identity(number, name or "iteration_counter")
+        index = getattr(graph, MICRO_BATCH, None)
+        if index is not None:
+            return tf.identity(index, name or "iteration_counter")
     raise RuntimeError(
-        "`get_current_iteration_counter` counts the micro-batches of a pipeline: call it in one of its"
+        "`get_current_iteration_counter` returns the index of a micro-batch of a pipeline: call it in one of the"
         " `computational_stages`"
     )
 
 
-# What the graph of a stage of a pipeline has the number of its micro-batch as.
+# The attribute of the graph of a pipeline stage that holds the index of the micro-batch.
 MICRO_BATCH = "ipu_micro_batch"
 
 
 def fifo(x: TensorLike, depth: int, offload: bool = False, name: str | None = None) -> tf.Tensor:
-    """Returns what was put in `depth` calls ago, zeros at first: a delay line, whose state lasts from run to run.
+    """Adds `x` to a queue and returns the tensor that was added `depth` executions of this call ago, zeros at first.
 
-    Each call in a program has a queue of its own, which begins anew when the program is traced anew, and each replica has
-    its own values. No gradient goes through.
+    Each call in a program has a separate queue, and each replica has separate values. The queue keeps its values
+    between runs. It is empty again when the program is traced again. No gradient flows through.
 
     Args:
-      x: The tensor that is put in, of a known shape.
-      depth: After how many calls it comes out; below 1, at once.
-      offload: Whether hardware keeps the queue off the chip. Checked: the host has one memory.
+      x: The tensor to add, of static shape.
+      depth: The length of the queue. If it is below 1, `x` is returned.
+      offload: Whether hardware keeps the queue off-chip. It has no effect here: the host has only one memory.
       name: A name for the operation.
 
     Raises:
       RuntimeError: It is called outside of a program.
-      ValueError: The shape of `x` is not known.
-      TypeError: `depth` is no int, or `offload` no bool.
+      ValueError: The shape of `x` is not static.
+      TypeError: `depth` is not an int, or `offload` is not a bool.
     """
     check_bool("offload", offload)
     check_int("depth", depth)
@@ -110,38 +110,39 @@ def fifo(x: TensorLike, depth: int, offload: bool = False, name: str | None = No
         if not value.shape.is_fully_defined():
             raise ValueError(f"`x` must have a static shape, but has {value.shape}; state it with `tf.ensure_shape`")
         device = sites.device_of_program("fifo")
-        kept = kept_variables.zeros([depth, *value.shape], value.dtype, "fifo", device)
+        queue = kept_variables.zeros([depth, *value.shape], value.dtype, "fifo", device)
         calls = kept_variables.zeros([], tf.int32, "fifo_calls", device)
-        sites.keep_with_trace(kept, calls)  # Of variables that nobody else holds, a graph keeps the resources alone.
+        # Nothing else keeps the variables alive: a graph holds only their handles.
+        sites.keep_with_trace(queue, calls)
         call = calls.read_value()
         place = tf.stack([call, *[0] * len(value.shape)])
-        values = kept.read_value()
+        values = queue.read_value()
         oldest = xla.read_at(values, place, tf.constant(np.array([1, *value.shape], np.int32)))
-        kept.assign(xla.written_at(values, value[tf.newaxis], place), read_value=False)
+        queue.assign(xla.written_at(values, value[tf.newaxis], place), read_value=False)
         calls.assign(tf.math.floormod(call + 1, depth), read_value=False)
         return tf.reshape(oldest, value.shape)
 
 
-def formatting(plain: Callable[..., tf.Tensor]) -> Callable[..., object]:
-    """Leaves the text of a print in a program to the host, which has strings."""
+def formatting(original: Callable[..., tf.Tensor]) -> Callable[..., object]:
+    """Returns the replacement of the function that formats the text of a print: in a program, the host formats it."""
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def string_format(*args: object, **kwargs: object) -> object:
-        later = functools.partial(plain, *args, **kwargs)
-        return later if programs.is_tracing() else later()
+        format_text = functools.partial(original, *args, **kwargs)
+        return format_text if programs.is_tracing() else format_text()
 
     return string_format
 
 
-def printing(plain: Callable[..., tf.Operation | None]) -> Callable[..., tf.Operation | None]:
-    """Prints on the host what a program prints."""
+def printing(original: Callable[..., tf.Operation | None]) -> Callable[..., tf.Operation | None]:
+    """Returns the replacement of the function that prints: in a program, the host prints."""
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def print_v2(text: Any, *args: object, **kwargs: object) -> tf.Operation | None:
         if not programs.is_tracing():
-            return plain(text, *args, **kwargs)
+            return original(text, *args, **kwargs)
         with host_callbacks.host_part("print") as part:
-            plain(text() if callable(text) else text, *args, **kwargs)
+            original(text() if callable(text) else text, *args, **kwargs)
         return part.call
 
     return print_v2

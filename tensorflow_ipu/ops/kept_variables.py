@@ -1,4 +1,4 @@
-"""Variables in which operations and optimizers keep values from run to run, without the user's doing."""
+"""Variables that operations and optimizers create to keep values between runs, and that the user does not see."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def zeros(shape: ShapeLike, dtype: tf.DType, name: str, device: str | None) -> tf.Variable:
-    """Makes a variable of zeros outside of the functions that are being traced.
+    """Creates a variable of zeros outside of the functions that are being traced.
 
-    In a graph of TensorFlow 1 it needs no initializer, and is in no collection: the user, who does not know of it, may
-    initialize or restore what a model has and no more.
+    In a graph of TensorFlow 1, the variable needs no initializer and is in no collection. A script that initializes or
+    restores the variables of its model does not touch it.
     """
     with tf.init_scope(), tf.device(device):
         if tf.executing_eagerly():

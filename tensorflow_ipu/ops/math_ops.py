@@ -1,4 +1,4 @@
-"""Products in parts, and sums of segments."""
+"""Matrix products that are computed in parts, and sums of segments."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def serialized_matmul(
     transpose_b: bool = False,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Multiplies matrices of one type, of rank 2 or more, as `tf.matmul` does, in parts one after the other.
+    """Multiplies two tensors of the same type and of rank 2 or more, as `tf.matmul` does, in several smaller products.
 
-    The dimension that is split:
+    `serialization_dimension` names the dimension that is split:
 
-        serialization_dimension   is split   the parts are
-        "a_columns"               m          concatenated
-        "a_rows_b_columns"        k          summed up
-        "b_rows"                  n          concatenated
+        serialization_dimension   dimension   the products are
+        "a_columns"               m           concatenated
+        "a_rows_b_columns"        k           summed
+        "b_rows"                  n           concatenated
 
     Args:
       a: A tensor of shape [..., m, k], after its transposition.
       b: A tensor of shape [..., k, n], after its transposition.
-      serialization_factor: The number of parts; it divides the dimension that is split.
-      serialization_dimension: Which dimension is split, as above.
+      serialization_factor: The number of products. It must divide the size of the dimension that is split.
+      serialization_dimension: The dimension to split, as above.
       transpose_a: Whether to transpose `a` first.
       transpose_b: Whether to transpose `b` first.
       name: A name for the operation.
@@ -48,9 +48,9 @@ def serialized_matmul(
       The product, of shape [..., m, n].
 
     Raises:
-      ValueError: The factor is below 1 or does not divide that dimension, the dimension has another name, a rank is
-        below 2, or the shapes do not go together.
-      TypeError: The factor is no whole number.
+      ValueError: The factor is below 1 or does not divide the size of the dimension, there is no dimension of that
+        name, a rank is below 2, or the shapes do not match.
+      TypeError: The factor is not an integer.
     """
     factor = checked_factor(serialization_factor)
     with tf.name_scope(name or "serialized_matmul"):
@@ -62,14 +62,14 @@ def serialized_matmul(
                 f"`serialization_dimension` must be one of {', '.join(map(repr, _DIMENSIONS))}, but is"
                 f" `{serialization_dimension!r}`",
             )
-        for which, tensor in (("a", a), ("b", b)):
+        for argument, tensor in (("a", a), ("b", b)):
             if tensor.shape.rank is None or tensor.shape.rank < 2:
-                faults.add(ValueError, f"`{which}` must have rank 2 or more, but has shape {tensor.shape}")
+                faults.add(ValueError, f"`{argument}` must have rank 2 or more, but has shape {tensor.shape}")
         faults.raise_any()
         m, k = a.shape[-2:] if not transpose_a else a.shape[:-3:-1]
         b_k, n = b.shape[-2:] if not transpose_b else b.shape[:-3:-1]
         if k is not None and b_k is not None and k != b_k:
-            raise ValueError(f"`a` has {k} columns and `b` has {b_k} rows, after transposition; they must be as many")
+            raise ValueError(f"`a` has {k} columns and `b` has {b_k} rows, after transposition; the two must be equal")
         size = {"a_columns": m, "a_rows_b_columns": k or b_k, "b_rows": n}[serialization_dimension]
         if size is not None and size % factor:
             raise ValueError(
@@ -92,32 +92,32 @@ def serialized_matmul(
 
 
 def segment_sum(data: TensorLike, segment_ids: TensorLike, num_segments: int, name: str | None = None) -> tf.Tensor:
-    """Sums the rows of each segment up, as `tf.math.segment_sum` does, for a number of segments that is known.
+    """Sums the rows of each segment, as `tf.math.segment_sum` does, for a static number of segments.
 
     Args:
       data: A tensor of shape [rows, ...].
-      segment_ids: Integers [rows] that ascend, from 0 to `num_segments - 1`.
-      num_segments: How many segments there are.
+      segment_ids: Ascending integers of shape [rows], from 0 to `num_segments - 1`.
+      num_segments: The number of segments.
       name: A name for the operation.
 
     Returns:
-      A tensor of shape [num_segments, ...] and the type of `data`; segments without a row are zero.
+      A tensor of shape [num_segments, ...] and the type of `data`. Segments without rows are zero.
 
     Raises:
-      ValueError: A shape is not known, `num_segments` is below 1, or `segment_ids` is not as long as `data`.
+      ValueError: A shape is not static, `num_segments` is below 1, or `segment_ids` is not as long as `data`.
     """
     with tf.name_scope(name or "segment_sum"):
         data, segment_ids = tf.convert_to_tensor(data, name="data"), tf.convert_to_tensor(segment_ids)
         faults = Faults()
-        for which, tensor in (("data", data), ("segment_ids", segment_ids)):
+        for argument, tensor in (("data", data), ("segment_ids", segment_ids)):
             if not tensor.shape.is_fully_defined():
-                faults.add(ValueError, f"the shape of `{which}` must be known, but is {tensor.shape}")
+                faults.add(ValueError, f"the shape of `{argument}` must be known, but is {tensor.shape}")
         if num_segments < 1:
             faults.add(ValueError, f"`num_segments` must be 1 or more, but is `{num_segments}`")
         faults.raise_any()
         if segment_ids.shape.rank != 1 or segment_ids.shape[0] != data.shape[:1].num_elements():
             raise ValueError(
-                f"`segment_ids` has shape {segment_ids.shape}, and must have an element for each row of `data`, which"
-                f" has shape {data.shape}"
+                f"`segment_ids` has shape {segment_ids.shape}, but must have one integer for each row of `data`, whose"
+                f" shape is {data.shape}"
             )
         return tf.math.unsorted_segment_sum(data, segment_ids, num_segments)

@@ -1,4 +1,4 @@
-"""Functions of neural networks: activations, softmax, and losses over many classes and over sequences."""
+"""Operations of neural networks: activations, softmax, and losses over many classes and over sequences."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ __all__ = [
 
 
 class _Sample(NamedTuple):
+    """A sample of classes, as `tf.random.log_uniform_candidate_sampler` returns it."""
+
     classes: tf.Tensor  # int64 [num_sampled], all different
-    true_expected: tf.Tensor  # [batch, num_true], how often each is drawn on average
-    sampled_expected: tf.Tensor  # [num_sampled]
+    true_expected: tf.Tensor  # float [batch, num_true]: the expected number of draws of each true class
+    sampled_expected: tf.Tensor  # float [num_sampled]: the expected number of draws of each sampled class
 
 
 def sampled_softmax_loss(
@@ -47,24 +49,24 @@ def sampled_softmax_loss(
     name: str = "sampled_softmax_loss",
     seed: int | None = None,
 ) -> tf.Tensor:
-    """Computes the cross entropy of a softmax over the true classes and a sample: `tf.nn.sampled_softmax_loss`.
+    """Computes the cross entropy of a softmax over true and sampled classes, as `tf.nn.sampled_softmax_loss` does.
 
-    It samples in the program. Sampled classes that are true ones do not count.
+    The program draws the sample. A sampled class that is a true class of an example does not count for that example.
 
     Args:
-      weights: One tensor [num_classes, size].
+      weights: A single tensor [num_classes, size].
       biases: A tensor [num_classes].
       labels: The true classes: integers [batch, num_true].
       inputs: A tensor [batch, size].
-      num_sampled: How many classes to sample a batch, of which none comes twice.
-      num_classes: How many classes there are. Class k is drawn with a chance that falls as 1/k does.
-      num_true: How many true classes an example has.
-      sampled_values: A sample, as `tf.random.log_uniform_candidate_sampler` returns one; None to draw it.
+      num_sampled: The number of different classes to sample for each batch.
+      num_classes: The number of classes. Class k is drawn with a probability that falls about as 1/k.
+      num_true: The number of true classes of each example.
+      sampled_values: A sample, as `tf.random.log_uniform_candidate_sampler` returns it; None to draw a sample.
       name: A name for the operation.
-      seed: A number from which the sample follows. None: another sample each time.
+      seed: An integer that determines the sample. None draws another sample each time.
 
     Returns:
-      A loss for each example, of shape [batch].
+      The loss of each example, of shape [batch].
 
     Raises:
       ValueError: `num_sampled` is not from 1 to `num_classes`, or `num_true` is below 1.
@@ -87,12 +89,12 @@ def nce_loss(
     sampled_values: tuple[TensorLike, TensorLike, TensorLike] | None = None,
     name: str = "nce_loss",
 ) -> tf.Tensor:
-    """Computes the noise-contrastive estimation of classes: `tf.nn.nce_loss`, with a sampler for compiled programs.
+    """Computes the noise-contrastive estimation loss, as `tf.nn.nce_loss` does; the program draws the sample.
 
-    Sampled classes that are true ones count all the same. See `sampled_softmax_loss` for the arguments and errors.
+    A sampled class counts even if it is a true class. See `sampled_softmax_loss` for the arguments and errors.
 
     Returns:
-      A loss for each example, of shape [batch].
+      The loss of each example, of shape [batch].
     """
     with tf.name_scope(name):
         logits, targets = _logits(
@@ -113,7 +115,7 @@ def _logits(
     seed: int | None,
     remove_hits: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Computes logits and targets, both [batch, num_true + num_sampled]."""
+    """Returns the logits and the targets of the true and the sampled classes, both [batch, num_true + num_sampled]."""
     faults = Faults()
     if not 1 <= num_sampled <= num_classes:
         faults.add(ValueError, f"`num_sampled={num_sampled}` must be from 1 to `num_classes`, which is {num_classes}")
@@ -127,40 +129,43 @@ def _logits(
         if sampled_values is None
         else _Sample(*(tf.stop_gradient(tf.convert_to_tensor(value)) for value in sampled_values))
     )
-    true = tf.einsum("btd,bd->bt", tf.gather(weights, labels), inputs) + tf.gather(biases, labels)
-    others = tf.matmul(inputs, tf.gather(weights, sample.classes), transpose_b=True)
-    others += tf.gather(biases, sample.classes)
+    true_logits = tf.einsum("btd,bd->bt", tf.gather(weights, labels), inputs) + tf.gather(biases, labels)
+    sampled_logits = tf.matmul(inputs, tf.gather(weights, sample.classes), transpose_b=True)
+    sampled_logits += tf.gather(biases, sample.classes)
     if remove_hits:
         hits = tf.reduce_any(tf.equal(labels[:, :, tf.newaxis], tf.cast(sample.classes, tf.int64)), axis=1)
-        others = tf.where(hits, others.dtype.min, others)
-    true -= tf.math.log(tf.cast(sample.true_expected, true.dtype))
-    others -= tf.math.log(tf.cast(sample.sampled_expected, others.dtype))
-    targets = tf.concat([tf.ones_like(true) / num_true, tf.zeros_like(others)], 1)
-    return tf.concat([true, others], 1), targets
+        sampled_logits = tf.where(hits, sampled_logits.dtype.min, sampled_logits)
+    true_logits -= tf.math.log(tf.cast(sample.true_expected, true_logits.dtype))
+    sampled_logits -= tf.math.log(tf.cast(sample.sampled_expected, sampled_logits.dtype))
+    targets = tf.concat([tf.ones_like(true_logits) / num_true, tf.zeros_like(sampled_logits)], 1)
+    return tf.concat([true_logits, sampled_logits], 1), targets
 
 
 def _log_uniform(labels: tf.Tensor, num_sampled: int, num_classes: int, seed: int | None) -> _Sample:
-    """Draws classes until there are enough different ones."""
+    """Draws candidates from a log-uniform distribution until `num_sampled` of them differ.
+
+    The expected count of a class of probability p is `1 - (1 - p) ** tries`, as in TensorFlow's sampler.
+    """
     scale = tf.math.log(float(num_classes + 1))
     start = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32) if seed is None else tf.stack([seed, 0])
 
-    def draw(tries: tf.Tensor, drawn: tf.Tensor, classes: tf.Tensor, seen: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def draw(tries: tf.Tensor, drawn: tf.Tensor, classes: tf.Tensor, is_drawn: tf.Tensor) -> tuple[tf.Tensor, ...]:
         chance = tf.random.stateless_uniform([], start + tf.stack([0, tries]))
         candidate = tf.clip_by_value(tf.cast(tf.exp(chance * scale), tf.int32) - 1, 0, num_classes - 1)
-        is_new = tf.logical_not(seen[candidate])
-        here = tf.logical_and(tf.equal(tf.range(num_sampled), drawn), is_new)
-        seen = tf.logical_or(seen, tf.equal(tf.range(num_classes), candidate))
-        return tries + 1, drawn + tf.cast(is_new, tf.int32), tf.where(here, candidate, classes), seen
+        is_new = tf.logical_not(is_drawn[candidate])
+        is_next_place = tf.logical_and(tf.equal(tf.range(num_sampled), drawn), is_new)
+        is_drawn = tf.logical_or(is_drawn, tf.equal(tf.range(num_classes), candidate))
+        return tries + 1, drawn + tf.cast(is_new, tf.int32), tf.where(is_next_place, candidate, classes), is_drawn
 
     tries, _, classes, _ = tf.while_loop(
-        lambda tries, found, classes, seen: found < num_sampled,  # noqa: ARG005
+        lambda tries, drawn, classes, is_drawn: drawn < num_sampled,  # noqa: ARG005
         draw,
         (0, 0, tf.zeros([num_sampled], tf.int32), tf.zeros([num_classes], tf.bool)),
     )
 
     def expected(drawn: tf.Tensor) -> tf.Tensor:
-        number = tf.cast(drawn, tf.float32)
-        chance = tf.math.log((number + 2) / (number + 1)) / scale
+        index = tf.cast(drawn, tf.float32)
+        chance = tf.math.log((index + 2) / (index + 1)) / scale
         return -tf.math.expm1(tf.cast(tries, tf.float32) * tf.math.log1p(-chance))
 
     return _Sample(*map(tf.stop_gradient, (tf.cast(classes, tf.int64), expected(labels), expected(classes))))
@@ -175,19 +180,23 @@ def ctc_loss_v2(
     out_dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Computes the loss [batch] of connectionist temporal classification of logits: `tf.nn.ctc_loss` of dense labels.
+    """Computes the connectionist temporal classification (CTC) loss of logits, as `tf.nn.ctc_loss` does.
 
     Args:
-      labels: Integers [batch, the longest], filled up with anything.
+      labels: Integers [batch, longest label]. Values beyond `label_length` are ignored.
       logits: Floats [time, batch, classes].
-      label_length: Integers [batch].
-      logit_length: Integers [batch].
-      blank_index: The class that stands for no label; a negative one counts from the last class.
-      out_dtype: The type of the result; None for that of `logits`.
+      label_length: The number of labels of each sequence: integers [batch].
+      logit_length: The number of time steps of each sequence: integers [batch].
+      blank_index: The class that means "no label". A negative index counts from the last class.
+      out_dtype: The dtype of the result; None for the dtype of `logits`.
       name: A name for the operation.
 
+    Returns:
+      The loss of each sequence, of shape [batch].
+
     Raises:
-      ValueError: `out_dtype` is float16 while `logits` is not, there is no such class, or how many there are is not known.
+      ValueError: `out_dtype` is float16 and `logits` is not; `blank_index` is out of range; or the number of classes is
+        unknown.
     """
     return _loss("logits", False, labels, logits, label_length, logit_length, blank_index, out_dtype, name)
 
@@ -201,23 +210,23 @@ def ctc_loss_with_log_probs(
     out_dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Computes `ctc_loss_v2` of logarithms of probabilities.
+    """Computes the loss of `ctc_loss_v2` from `data`, which holds logarithms of probabilities.
 
-    The value takes them as they are. The gradient counts in the softmax by which they were made, as on the machine: it is
-    that of the logits, and goes through a `log_softmax` before the loss unchanged.
+    The loss does not normalize `data`. The gradient is the gradient with respect to the logits, as on the machine: it
+    already includes the softmax. A `log_softmax` before the loss passes this gradient on unchanged.
     """
     return _loss("data", True, labels, data, label_length, data_length, blank_index, out_dtype, name)
 
 
 def blank_class(blank_index: int, classes: int) -> int:
-    """Returns the number of the blank class, counted from the first."""
+    """Returns the index of the blank class, counted from the first class."""
     if not -classes <= blank_index < classes:
         raise ValueError(f"`blank_index={blank_index}` is out of range: there are {classes} classes")
     return blank_index % classes
 
 
 def _loss(
-    which: str,
+    argument: str,
     are_log_probs: bool,
     labels: TensorLike,
     data: TensorLike,
@@ -228,36 +237,37 @@ def _loss(
     name: str | None,
 ) -> tf.Tensor:
     with tf.name_scope(name or "ctc_loss"):
-        data = tf.convert_to_tensor(data, name=which)
+        data = tf.convert_to_tensor(data, name=argument)
         dtype = data.dtype if out_dtype is None else tf.as_dtype(out_dtype)
         if dtype == tf.float16 and data.dtype != tf.float16:
-            raise ValueError(f"`out_dtype` is float16, which cannot hold the loss of `{which}` of {data.dtype.name}")
+            raise ValueError(f"`out_dtype` is float16, which cannot hold the loss of `{argument}` of {data.dtype.name}")
         classes = data.shape[-1] if data.shape.rank else None
         if classes is None:
             raise ValueError(
-                f"`{which}` has the shape {data.shape}, and how many classes there are must be known when the program is"
-                " made: say it by `tf.ensure_shape`"
+                f"`{argument}` has the shape {data.shape}, but the number of classes must be known when the program is"
+                " traced: use `tf.ensure_shape`"
             )
         blank = blank_class(blank_index, classes)
-        # A loss adds many logarithms up, which half precision cannot.
+        # The loss sums many logarithms. Half precision is too narrow for the sum.
         values = tf.cast(data, tf.float32) if data.dtype == tf.float16 else data
         loss = tf.nn.ctc_loss(
             tf.cast(labels, tf.int32),
             values,
-            label_length,  # pyright: ignore[reportArgumentType]  # The stub has tensors alone.
+            label_length,  # pyright: ignore[reportArgumentType]  # The stub accepts only tensors.
             data_length,  # pyright: ignore[reportArgumentType]
             logits_time_major=True,
             blank_index=blank,
         )
         if are_log_probs:
-            # `tf.nn.ctc_loss` divides by the sum of each step's probabilities; this takes it back, in the value alone.
+            # `tf.nn.ctc_loss` divides the probabilities of each step by their sum. The subtraction undoes this in the
+            # loss, but not in the gradient.
             sums = tf.stop_gradient(tf.reduce_logsumexp(values, axis=-1))
-            used = tf.range(tf.shape(values)[0])[:, tf.newaxis] < tf.cast(data_length, tf.int32)
-            loss -= tf.reduce_sum(tf.where(used, sums, tf.zeros([], sums.dtype)), axis=0)
+            is_used = tf.range(tf.shape(values)[0])[:, tf.newaxis] < tf.cast(data_length, tf.int32)
+            loss -= tf.reduce_sum(tf.where(is_used, sums, tf.zeros([], sums.dtype)), axis=0)
         return tf.cast(loss, dtype)
 
 
-_NOTHING = -1e30  # The logarithm of no probability, from which sums stay finite.
+_LOG_ZERO = -1e30  # Stands in for the logarithm of probability 0: sums and differences stay finite.
 
 
 def ctc_beam_search_decoder(
@@ -268,23 +278,23 @@ def ctc_beam_search_decoder(
     blank_index: int = -1,
     name: str | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Finds the most probable sequences of labels for logits, by a search that keeps the best few at each step.
+    """Finds the most probable label sequences for logits by a beam search.
 
     Args:
       logits: Floats [time, batch, classes].
-      logits_lengths: Integers [batch]: how many steps of each sequence count.
-      beam_width: How many sequences are kept from step to step.
-      top_paths: How many of them, the best, are returned.
-      blank_index: The class that stands for no label; a negative one counts from the last class.
+      logits_lengths: The number of time steps of each sequence: integers [batch].
+      beam_width: The number of candidate sequences that remain after each step.
+      top_paths: The number of best sequences to return.
+      blank_index: The class that means "no label". A negative index counts from the last class.
       name: A name for the operation.
 
     Returns:
-      The logarithm of the probability of each path, float [batch, top_paths], the best first; the length of each, int32
-      [batch, top_paths]; and their labels, int32 [batch, top_paths, time], where those beyond the length mean nothing.
+      The logarithms of the probabilities of the sequences, float [batch, top_paths], the best first; their lengths, int32
+      [batch, top_paths]; and their labels, int32 [batch, top_paths, time]. Labels beyond the length are undefined.
 
     Raises:
-      ValueError: `top_paths` is not from 1 to `beam_width`, the number of time steps or classes is not known, or there
-        is no such class as `blank_index`.
+      ValueError: `top_paths` is not from 1 to `beam_width`; the number of time steps or classes is unknown; or
+        `blank_index` is out of range.
     """
     logits = tf.convert_to_tensor(logits, name="logits")
     log_probs = tf.nn.log_softmax(tf.cast(logits, tf.float32))
@@ -299,19 +309,19 @@ def ctc_beam_search_decoder_with_log_probs(
     blank_index: int = -1,
     name: str | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Finds the most probable sequences of labels for logarithms of probabilities. See `ctc_beam_search_decoder`."""
+    """Finds the most probable label sequences for logarithms of probabilities. See `ctc_beam_search_decoder`."""
     log_probs = tf.convert_to_tensor(log_probs, name="log_probs")
     values = tf.cast(log_probs, tf.float32)
     return _search(values, log_probs.dtype, input_lengths, beam_width, top_paths, blank_index, name)
 
 
 class _Beams(NamedTuple):
-    """The sequences that are kept, of every element of the batch."""
+    """The candidate sequences of each element of the batch."""
 
     labels: tf.Tensor  # int32 [batch, width, time], -1 beyond the length
     lengths: tf.Tensor  # int32 [batch, width]
-    blank: tf.Tensor  # float [batch, width]: the probability of paths that end in a blank
-    label: tf.Tensor  # float [batch, width]: that of paths that end in the last label
+    blank: tf.Tensor  # float [batch, width]: the log probability of the paths that end in a blank
+    label: tf.Tensor  # float [batch, width]: the log probability of the paths that end in the last label
 
 
 def _search(
@@ -332,72 +342,82 @@ def _search(
     with tf.name_scope(name or "ctc_beam_search_decoder"):
         batch = tf.shape(log_probs)[1]
         lengths = tf.cast(lengths, tf.int32)
-        none = tf.fill([batch, beam_width], _NOTHING)
+        log_zeros = tf.fill([batch, beam_width], _LOG_ZERO)
         start = _Beams(
             tf.fill([batch, beam_width, steps], -1),
             tf.zeros([batch, beam_width], tf.int32),
-            # The empty sequence comes once; the other places are free.
-            tf.where(tf.equal(tf.range(beam_width), 0), 0.0, none),
-            none,
+            # Only the first place holds a candidate: the empty sequence.
+            tf.where(tf.equal(tf.range(beam_width), 0), 0.0, log_zeros),
+            log_zeros,
         )
 
         def advance(step: tf.Tensor, *beams: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            moved = _advance(_Beams(*beams), log_probs[step], blank)
-            ended = step >= lengths
-            kept = [
-                tf.where(tf.reshape(ended, [-1] + [1] * (len(new.shape) - 1)), old, new)
-                for old, new in zip(beams, moved, strict=True)
+            advanced = _advance(_Beams(*beams), log_probs[step], blank)
+            has_ended = step >= lengths
+            updated = [
+                tf.where(tf.reshape(has_ended, [-1] + [1] * (len(new.shape) - 1)), old, new)
+                for old, new in zip(beams, advanced, strict=True)
             ]
-            return (step + 1, *kept)
+            return (step + 1, *updated)
 
-        _, *last = tf.while_loop(lambda step, *_: step < steps, advance, (0, *start))
-        beams = _Beams(*last)
-        scores, best = tf.math.top_k(_either(beams.blank, beams.label), top_paths)
-        chosen = (tf.gather(values, best, batch_dims=1) for values in (beams.lengths, beams.labels))
-        return tf.cast(scores, dtype), *chosen
+        _, *final = tf.while_loop(lambda step, *_: step < steps, advance, (0, *start))
+        beams = _Beams(*final)
+        scores, best = tf.math.top_k(_log_add(beams.blank, beams.label), top_paths)
+        best_sequences = (tf.gather(values, best, batch_dims=1) for values in (beams.lengths, beams.labels))
+        return tf.cast(scores, dtype), *best_sequences
 
 
-def _either(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Computes the logarithm of the sum of two probabilities."""
+def _log_add(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """Returns `log(exp(a) + exp(b))`."""
     largest = tf.maximum(a, b)
     return largest + tf.math.log1p(tf.exp(-tf.abs(a - b)))
 
 
-# TensorFlow's stubs know no `...` in brackets.
+# TensorFlow's stubs lack `...` in subscripts, hence the comments for Pyright.
 def _advance(beams: _Beams, probs: tf.Tensor, blank: int) -> _Beams:
-    """Goes one step of time on; `probs` is [batch, classes]."""
+    """Extends the candidates by one time step, whose log probabilities are `probs` [batch, classes].
+
+    A candidate stays the same if the step emits a blank or repeats its last label. It grows if the step emits a label; its
+    last label counts as a new one only after a blank. So each candidate has two probabilities: of the paths that end in a
+    blank, and of the paths that end in its last label. Example, with "_" for the blank:
+
+        "a" stays "a" by "_" or "a",  grows to "ab" by "b",  and to "aa" by "a" from paths that end in "_"
+
+    If the grown sequence is another candidate (the child), its probability is added to the child's. The best `width` of the
+    `width * (1 + classes)` sequences remain. The search for children makes `batch * width**2 * time` comparisons.
+    """
     width, steps = known_size(beams.labels, 1), known_size(beams.labels, 2)
     classes = known_size(probs, 1)
-    either = _either(beams.blank, beams.label)
+    total = _log_add(beams.blank, beams.label)
     last = tf.gather(beams.labels, tf.maximum(beams.lengths - 1, 0)[..., tf.newaxis], batch_dims=2)[..., 0]  # pyright: ignore[reportArgumentType]
     last = tf.where(beams.lengths > 0, last, -1)
 
-    # A sequence stays: a blank follows, or its last label again.
-    stay_blank = either + probs[:, blank, tf.newaxis]
+    # Probabilities of the sequences that stay the same.
+    stay_blank = total + probs[:, blank, tf.newaxis]
     repeated = tf.gather(probs, tf.maximum(last, 0), batch_dims=1)
-    stay_label = tf.where(last >= 0, beams.label + repeated, _NOTHING)
+    stay_label = tf.where(last >= 0, beams.label + repeated, _LOG_ZERO)
 
-    # A label follows. After the same label, a blank must have come between.
+    # Probabilities of the sequences that grow, by the new label.
     labels = tf.range(classes)
-    same = tf.equal(labels, tf.expand_dims(last, -1))
-    grow = tf.where(same, beams.blank[..., tf.newaxis], either[..., tf.newaxis]) + probs[:, tf.newaxis, :]  # pyright: ignore[reportArgumentType]
-    grow = tf.where(tf.equal(labels, blank), _NOTHING, grow)
+    is_last = tf.equal(labels, tf.expand_dims(last, -1))
+    grow = tf.where(is_last, beams.blank[..., tf.newaxis], total[..., tf.newaxis]) + probs[:, tf.newaxis, :]  # pyright: ignore[reportArgumentType]
+    grow = tf.where(tf.equal(labels, blank), _LOG_ZERO, grow)
 
-    # Where the grown sequence is one that stays, they are the same: its probability goes to that one.
+    # A parent is a candidate that lacks the last label of its child.
     position = tf.range(steps)
-    before = tf.where(position < beams.lengths[..., tf.newaxis] - 1, beams.labels, -1)  # pyright: ignore[reportArgumentType]
-    equal = tf.equal(beams.labels[:, tf.newaxis], before[:, :, tf.newaxis])
+    prefix = tf.where(position < beams.lengths[..., tf.newaxis] - 1, beams.labels, -1)  # pyright: ignore[reportArgumentType]
+    equal = tf.equal(beams.labels[:, tf.newaxis], prefix[:, :, tf.newaxis])
     is_parent = tf.reduce_all(equal, -1)  # [batch, child, parent]
     is_parent &= tf.equal(beams.lengths[:, tf.newaxis] + 1, beams.lengths[:, :, tf.newaxis])
-    is_parent &= (either > _NOTHING / 2)[:, :, tf.newaxis]
+    is_parent &= (total > _LOG_ZERO / 2)[:, :, tf.newaxis]
     from_parent = tf.gather(grow, tf.tile(tf.maximum(last, 0)[:, tf.newaxis], [1, width, 1]), batch_dims=2)
-    from_parent = tf.where(is_parent, tf.transpose(from_parent, [0, 2, 1]), _NOTHING)
-    stay_label = _either(stay_label, tf.reduce_max(from_parent, -1))  # A sequence has one parent at most.
-    taken = tf.reduce_any(is_parent[..., tf.newaxis] & same[:, :, tf.newaxis], 1)  # [batch, parent, classes]
-    grow = tf.where(taken, _NOTHING, grow)
+    from_parent = tf.where(is_parent, tf.transpose(from_parent, [0, 2, 1]), _LOG_ZERO)
+    stay_label = _log_add(stay_label, tf.reduce_max(from_parent, -1))  # A sequence has at most one parent.
+    has_child = tf.reduce_any(is_parent[..., tf.newaxis] & is_last[:, :, tf.newaxis], 1)  # [batch, parent, classes]
+    grow = tf.where(has_child, _LOG_ZERO, grow)
 
-    # The best of both.
-    score = tf.concat([_either(stay_blank, stay_label), tf.reshape(grow, [-1, width * classes])], 1)
+    # The best of the sequences that stay and those that grow.
+    score = tf.concat([_log_add(stay_blank, stay_label), tf.reshape(grow, [-1, width * classes])], 1)
     _, best = tf.math.top_k(score, width)
     stays = best < width
     grown = tf.maximum(best - width, 0)
@@ -409,7 +429,7 @@ def _advance(beams: _Beams, probs: tf.Tensor, blank: int) -> _Beams:
     return _Beams(
         tf.where(stays[..., tf.newaxis], sequences, appended),
         tf.where(stays, lengths, lengths + 1),
-        tf.where(stays, tf.gather(stay_blank, origin, batch_dims=1), _NOTHING),
+        tf.where(stays, tf.gather(stay_blank, origin, batch_dims=1), _LOG_ZERO),
         tf.where(
             stays,
             tf.gather(stay_label, origin, batch_dims=1),
@@ -419,60 +439,60 @@ def _advance(beams: _Beams, probs: tf.Tensor, blank: int) -> _Beams:
 
 
 def gelu(x: TensorLike, approximate: bool = True, name: str | None = None) -> tf.Tensor:
-    """Computes the Gaussian error linear unit (https://arxiv.org/abs/1606.08415) of a tensor of floating-point numbers.
+    """Computes the Gaussian error linear unit (https://arxiv.org/abs/1606.08415) of a floating-point tensor.
 
     Args:
       x: The tensor.
-      approximate: Whether by the hyperbolic tangent; else by the error function.
+      approximate: True to use the hyperbolic tangent, False to use the error function.
       name: A name for the operation.
     """
     with tf.name_scope(name or "gelu"):
         x = tf.convert_to_tensor(x, name="x")
         if not approximate or x.dtype != tf.float16:
             return tf.nn.gelu(x, approximate)
-        # The gradient squares `x`, which half precision cannot from 256 on.
+        # The gradient squares `x`, which overflows half precision from 256 on.
         return tf.cast(tf.nn.gelu(tf.cast(x, tf.float32), approximate), tf.float16)
 
 
 def hard_sigmoid(x: TensorLike, name: str | None = None) -> tf.Tensor:
-    """Computes `0.2 x + 0.5`, cut off below 0 and above 1, of a tensor of floating-point numbers."""
+    """Computes `0.2 x + 0.5`, clipped to the range from 0 to 1, of a floating-point tensor."""
     with tf.name_scope(name or "hard_sigmoid"):
         x = tf.convert_to_tensor(x, name="x")
         return tf.clip_by_value(0.2 * x + 0.5, 0, 1)
 
 
 def swish(x: TensorLike, name: str | None = None) -> tf.Tensor:
-    """Multiplies a tensor of floating-point numbers by its sigmoid."""
+    """Multiplies a floating-point tensor by its sigmoid."""
     with tf.name_scope(name or "swish"):
         return tf.nn.silu(tf.convert_to_tensor(x, name="x"))
 
 
 def softmax(x: TensorLike, stable: bool = False, name: str | None = None) -> tf.Tensor:
-    """Computes the softmax over the last dimension of a tensor of floating-point numbers, of rank 1 or more.
+    """Computes the softmax of a floating-point tensor of rank 1 or more over its last dimension.
 
     Args:
       x: The tensor.
-      stable: Whether large numbers may occur; the emulator is prepared for them either way.
+      stable: Accepted without effect: the emulator's softmax is always stable for large values.
       name: A name for the operation.
 
     Raises:
-      TypeError: `stable` is no bool.
+      TypeError: `stable` is not a bool.
     """
     check_bool("stable", stable)
     return tf.nn.softmax(tf.convert_to_tensor(x, name="x"), name=name)
 
 
 def multi_conv(func: Callable[..., Any] | None = None, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
-    """Decorates a function whose convolutions are to run at the same time. They compute the same with and without.
+    """Decorates a function whose convolutions the machine runs at the same time. Results do not change.
 
-    Both `@multi_conv` and `@multi_conv(options=...)` are right.
+    Both `@multi_conv` and `@multi_conv(options=...)` are supported.
 
     Args:
       func: The function.
-      options: Options of the machine's library: checked, and not used.
+      options: Options of the vendor's library, which are checked and then ignored.
 
     Raises:
-      TypeError: `options` is no dict.
+      TypeError: `options` is not a dict.
     """
     if options is not None:
         check_instance("options", options, dict, "a dict")

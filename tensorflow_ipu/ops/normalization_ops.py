@@ -1,4 +1,4 @@
-"""Group, layer and instance normalisation as functions that make their parameters where they are called."""
+"""Group, layer and instance normalization as functions that create their own parameters."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = [
 
 
 def check_groups(shape: ShapeLike, groups: int, channels_axis: int) -> int:
-    """Returns the axis of the channels, counted from the front.
+    """Returns the axis of the channels, counted from the first.
 
     Raises:
-      ValueError: There is no such axis, its size or the rank is not known, it is neither the second nor the last, or
-        `groups` does not divide its size.
+      ValueError: `channels_axis` is out of bounds, or neither the second axis nor the last; the rank or the number of
+        channels is unknown; or `groups` does not divide the number of channels.
     """
     shape = tf.TensorShape(shape)
     if shape.rank is None:
@@ -62,16 +62,16 @@ def normalize(
     gamma: TensorLike | None = None,
     beta: TensorLike | None = None,
 ) -> tf.Tensor:
-    """Normalises the channels of each group of each sample to the mean 0 and the variance 1, then scales and shifts.
+    """Normalizes the channels of each group of each sample to mean 0 and variance 1, then scales and shifts.
 
     Args:
       x: A tensor [n, ..., channels, ...]. Half precision is computed in float32.
       groups: The number of groups.
-      axis: The axis of the channels, counted from the front, 1 or more.
-      epsilon: What is added to the variance.
-      strided: Whether channel c is in group `c % groups`; else groups are consecutive channels.
+      axis: The axis of the channels, counted from the first, 1 or more.
+      epsilon: The constant added to the variance.
+      strided: True if channel c is in group `c % groups`; False if groups are consecutive channels.
       gamma: The scale of each channel, of shape [channels].
-      beta: What is added to each channel, of shape [channels].
+      beta: The offset of each channel, of shape [channels].
     """
     channels = known_size(x, axis)
     values = tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x
@@ -85,14 +85,14 @@ def normalize(
     if options is not None and options["norms.use_stable_statistics"]:
         variance = tf.reduce_mean(tf.math.squared_difference(values, mean), axes, keepdims=True)
     else:
-        # Cancellation may leave a little less than nothing.
+        # Cancellation may leave a value slightly below zero.
         variance = tf.maximum(tf.reduce_mean(tf.square(values), axes, keepdims=True) - tf.square(mean), 0)
     values = tf.reshape((values - mean) * tf.math.rsqrt(variance + epsilon), shape)
-    along = [channels if i == axis else 1 for i in range(len(shape))]
+    channel_shape = [channels if i == axis else 1 for i in range(len(shape))]
     if gamma is not None:
-        values *= tf.reshape(tf.cast(gamma, values.dtype), along)
+        values *= tf.reshape(tf.cast(gamma, values.dtype), channel_shape)
     if beta is not None:
-        values += tf.reshape(tf.cast(beta, values.dtype), along)
+        values += tf.reshape(tf.cast(beta, values.dtype), channel_shape)
     return tf.ensure_shape(tf.cast(values, x.dtype), x.shape)
 
 
@@ -111,32 +111,32 @@ def group_norm(
     scope: str | tf.compat.v1.VariableScope | None = None,
     strided_channel_grouping: bool = True,
 ) -> tf.Tensor:
-    """Normalises the channels of each group of each sample: https://arxiv.org/abs/1803.08494.
+    """Normalizes the channels of each group of each sample: https://arxiv.org/abs/1803.08494.
 
-    The parameters `gamma` and `beta` are made by `tf.compat.v1.get_variable` in a variable scope, for graphs of
-    TensorFlow 1. Elsewhere each call makes new ones: use the layers of `tensorflow_ipu.keras.layers`.
+    `tf.compat.v1.get_variable` creates the parameters `gamma` and `beta` in a variable scope, for graphs of TensorFlow 1.
+    Elsewhere each call creates new ones: use the layers of `tensorflow_ipu.keras.layers` instead.
 
     Args:
       inputs: A tensor [n, ...] with channels in its last or in its second dimension.
-      groups: In how many groups the channels are. It divides their number.
+      groups: The number of groups. It divides the number of channels.
       channels_axis: The dimension of the channels: -1 or 1.
       center: Whether `beta`, of shape [channels], is added.
       scale: Whether `gamma`, of shape [channels], scales the result.
-      epsilon: What is added to the variance, against a division by zero.
-      param_initializers: Initializers by the names `beta` and `gamma`, instead of zeros and ones.
-      reuse: Whether the parameters are to be those of an earlier call in the same scope.
-      variables_collections: The graph's collections that get the parameters.
-      training: Whether the call is for training. Statistics are those of `inputs` either way.
-      trainable: Whether optimizers are to train the parameters.
+      epsilon: The constant added to the variance, against a division by zero.
+      param_initializers: Initializers by the names `beta` and `gamma`; the defaults are zeros and ones.
+      reuse: Whether to reuse the parameters of an earlier call in the same scope.
+      variables_collections: The collections of the graph to which the parameters are added.
+      training: Accepted without effect: the statistics are those of `inputs` in any case.
+      trainable: Whether optimizers train the parameters.
       scope: The variable scope, or its name.
-      strided_channel_grouping: Whether channel c is in group `c % groups`; else groups are consecutive channels.
+      strided_channel_grouping: True if channel c is in group `c % groups`; False if groups are consecutive channels.
 
     Returns:
-      A tensor like `inputs`.
+      A tensor of the shape and dtype of `inputs`.
 
     Raises:
-      ValueError: The rank or the number of channels is not known, there is no such axis, it is neither the second nor
-        the last, `groups` does not divide the number of channels, or `param_initializers` has other names.
+      ValueError: `channels_axis` is out of bounds, or neither the second axis nor the last; the rank or the number of
+        channels is unknown; `groups` does not divide the number of channels; or `param_initializers` has other names.
     """
     return _norm("GroupNorm", groups, strided_channel_grouping, locals())
 
@@ -154,7 +154,7 @@ def layer_norm(
     trainable: bool = True,
     scope: str | tf.compat.v1.VariableScope | None = None,
 ) -> tf.Tensor:
-    """Normalises each sample over all its dimensions: `group_norm` with a single group, which see."""
+    """Normalizes each sample over all its dimensions. See `group_norm`, which this calls with a single group."""
     return _norm("LayerNorm", 1, False, locals())
 
 
@@ -171,12 +171,12 @@ def instance_norm(
     trainable: bool = True,
     scope: str | tf.compat.v1.VariableScope | None = None,
 ) -> tf.Tensor:
-    """Normalises each channel of each sample: `group_norm` with a group for each channel, which see."""
+    """Normalizes each channel of each sample. See `group_norm`, which this calls with one group per channel."""
     return _norm("InstanceNorm", None, False, locals())
 
 
 def _norm(name: str, groups: int | None, strided: bool, arguments: Mapping[str, Any]) -> tf.Tensor:
-    """Normalises by the arguments of a public function; `groups` is None for a group for each channel."""
+    """Normalizes, given the arguments of a public function by name; `groups` is None for one group per channel."""
     inputs = tf.convert_to_tensor(arguments["inputs"], name="inputs")
     axis = check_groups(inputs.shape, 1 if groups is None else groups, arguments["channels_axis"])
     channels = known_size(inputs, axis)
@@ -186,9 +186,9 @@ def _norm(name: str, groups: int | None, strided: bool, arguments: Mapping[str, 
             f"`param_initializers` may have the names `beta` and `gamma`, and has `{sorted(initializers)}`"
         )
 
-    def parameter(which: str, default: Callable[..., tf.Tensor]) -> tf.Variable:
+    def parameter(variable_name: str, default: Callable[..., tf.Tensor]) -> tf.Variable:
         return tf.compat.v1.get_variable(
-            which, [channels], inputs.dtype, initializers.get(which, default), trainable=arguments["trainable"],
+            variable_name, [channels], inputs.dtype, initializers.get(variable_name, default), trainable=arguments["trainable"],
             collections=arguments["variables_collections"], use_resource=True,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Dropout, whose masks a seed repeats."""
+"""Dropout with masks that a seed reproduces."""
 
 from __future__ import annotations
 
@@ -24,29 +24,28 @@ def dropout(
     name: str | None = None,
     **kwargs: Any,
 ) -> tf.Tensor:
-    """Sets elements to zero at random, and divides the others by `1 - rate`, so that the mean stays what it is.
+    """Sets random elements to zero, and divides the others by `1 - rate`, which preserves the mean.
 
-    The gradient has the same mask.
+    The gradient uses the same mask.
 
     Args:
-      x: A tensor of floating-point numbers.
-      rate: The share of elements that become zero, from 0 to below 1.
-      noise_shape: The shape of the mask, of the rank of `x`: each size is that of `x`, or None for it, or 1 for a mask
-        that is the same all along that dimension. A list, whose sizes may be tensors, or a vector. None or empty: that
-        of `x`. (To TensorFlow's own dropout an empty shape is a single number, which keeps or drops all of `x`.)
-      seed: Two 32-bit integers: the same pair gives the same mask, on all replicas. None: every call, step and replica
-        has another mask.
+      x: A floating-point tensor.
+      rate: The fraction of elements that become zero, from 0 to below 1.
+      noise_shape: The shape of the mask, of the rank of `x`. Each size is the size of `x`, or None for it, or 1 to share
+        the mask along that dimension. A list, which may hold scalar tensors, or a vector. None or empty: the shape of `x`.
+        (In TensorFlow's own dropout, an empty shape is a scalar, which keeps or drops all of `x`.)
+      seed: Two integers: the same pair gives the same mask, on all replicas. None: every call, step and replica has
+        another mask.
       name: A name for the operation.
-      **kwargs: `ref`, True or False, by which the machine chooses between two ways to the same kind of mask; it changes
-        nothing here. An argument by another name is refused.
+      **kwargs: `ref`, a bool that selects one of two implementations on the machine; it has no effect here.
 
     Returns:
-      A tensor like `x`.
+      A tensor of the shape and dtype of `x`.
 
     Raises:
-      ValueError: `rate` is not from 0 to below 1, `seed` has not the shape [2], or `noise_shape` does not fit.
-      TypeError: `x` holds no floating-point numbers, `seed` or `noise_shape` no integers, `ref` is no bool, or there are
-        other arguments.
+      ValueError: `rate` is not from 0 to below 1, `seed` does not have the shape [2], or `noise_shape` does not match `x`.
+      TypeError: `x` is not a floating-point tensor, `seed` or `noise_shape` does not hold integers, `ref` is not a bool,
+        or `kwargs` has other names.
     """
     check_bool("ref", kwargs.pop("ref", True))
     if kwargs:
@@ -61,14 +60,13 @@ def dropout(
         pair = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32) if seed is None else _pair(seed)
         if rate == 0:
             return tf.identity(x)
-        # Philox has the same numbers eagerly and compiled.
+        # Philox returns the same values eagerly and compiled.
         return tf.nn.experimental.stateless_dropout(x, rate, pair, rng_alg="philox", noise_shape=mask_shape)
 
 
 def _pair(seed: TensorLike) -> tf.Tensor:
-    """Converts a seed, two integers, to a tensor."""
-    for number in tf.nest.flatten(seed):
-        if isinstance(number, int) and not tf.int64.min <= number <= tf.int64.max:
+    for integer in tf.nest.flatten(seed):
+        if isinstance(integer, int) and not tf.int64.min <= integer <= tf.int64.max:
             raise ValueError(f"`seed` must be two integers of 64 bits, but is {seed!r}")
     value = tf.convert_to_tensor(seed, name="seed")
     if value.shape.rank is not None and value.shape != [2]:
@@ -90,19 +88,19 @@ def _mask_shape(
         raise ValueError(
             f"`noise_shape={noise_shape!r}` must have the rank of `x`, which has shape {x.shape}, or be empty"
         )
-    known = x.shape if x.shape.rank is not None else [None] * len(sizes)
-    for own, size in zip(known, sizes, strict=False):
-        if isinstance(size, int) and size != 1 and (size < 0 or own not in (None, size)):
+    static_shape = x.shape if x.shape.rank is not None else [None] * len(sizes)
+    for static_size, size in zip(static_shape, sizes, strict=False):
+        if isinstance(size, int) and size != 1 and (size < 0 or static_size not in (None, size)):
             raise ValueError(
                 f"`noise_shape={noise_shape!r}` must have a size of 1, or that of `x`, in each dimension, and `x` has"
                 f" shape {x.shape}"
             )
-    actual = tf.shape(x)
-    return [actual[axis] if size is None else size for axis, size in enumerate(sizes)]
+    dynamic_shape = tf.shape(x)
+    return [dynamic_shape[axis] if size is None else size for axis, size in enumerate(sizes)]
 
 
 def _sizes(noise_shape: Sequence[int | tf.Tensor | None] | tf.Tensor) -> list[int | tf.Tensor | None]:
-    """Returns the sizes of the mask: ints where they are known when the call is traced."""
+    """Returns the sizes of the mask: ints if they are known when the call is traced."""
     try:
         if isinstance(noise_shape, tf.Tensor):
             value = tf.get_static_value(noise_shape)

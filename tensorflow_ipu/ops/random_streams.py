@@ -1,7 +1,7 @@
-"""Random numbers in programs: a stream a replica, that `config.utils.reset_ipu_seed` starts anew.
+"""Random operations in programs: each replica has a random stream, which `config.utils.reset_ipu_seed` restarts.
 
-XLA would draw them from one source, which has no seed: so while a program is traced, TensorFlow's stateful operations
-become stateless ones, seeded by the replica's own stream.
+XLA compiles TensorFlow's stateful random operations to a single generator without a seed. So these operations are
+replaced by stateless ones while a program is traced. Their seeds come from the replica's stream.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["repeated", "seed", "stream"]
 
-# The seeds that a block draws, and those among them that it is to take again.
+# In a `repeated` block: the list of seeds, and an iterator over those that the block has not reused yet.
 _repeated: contextvars.ContextVar[tuple[list[tf.Tensor], Iterator[tf.Tensor]] | None] = contextvars.ContextVar(
     "_repeated", default=None
 )
@@ -34,7 +34,10 @@ _repeated: contextvars.ContextVar[tuple[list[tf.Tensor], Iterator[tf.Tensor]] | 
 
 @contextlib.contextmanager
 def repeated(seeds: list[tf.Tensor]) -> Iterator[None]:
-    """Opens a block that takes the seeds of a list; it draws and adds those that are not there yet."""
+    """Runs the block with the random seeds in `seeds`, in order. Seeds drawn beyond these are appended to the list.
+
+    A function that is traced twice, with the same list, draws the same random values both times.
+    """
     token = _repeated.set((seeds, iter(list(seeds))))
     try:
         yield
@@ -43,17 +46,17 @@ def repeated(seeds: list[tf.Tensor]) -> Iterator[None]:
 
 
 def seed() -> tf.Tensor:
-    """Draws a new seed for a stateless operation: an int64 vector of 2, another at each use and on each replica."""
+    """Draws a new seed for a stateless operation: an int64 vector of 2, different at each use and on each replica."""
     return ops.ipu_random_seed(sites.random("seed"), advance=not programs.in_condition())
 
 
 def stream() -> tf.Tensor:
-    """Returns the random stream of the replica, an int64 scalar: its index, or 0 if all replicas draw the same."""
+    """Returns the index of the replica's random stream, an int64 scalar; it is 0 if all replicas share one stream."""
     return ops.ipu_random_stream(sites.random("stream"))
 
 
 def _of_type(draw: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Wraps a stateless function in the form of the stateful ones that take a shape and a type."""
+    """Wraps a stateless function in the signature of the stateful functions that take a shape and a dtype."""
 
     def drawn(
         shape: tf.Tensor | Sequence[int], dtype: DTypeLike, seed: int = 0, seed2: int = 0, name: str | None = None
@@ -91,11 +94,11 @@ def _bounded_normal(
 
 
 def _shuffle(value: TensorLike, seed: int = 0, seed2: int = 0, name: str | None = None) -> tf.Tensor:
-    # By the order of random numbers, since XLA compiles no stateless shuffle.
+    # XLA cannot compile TensorFlow's stateless shuffle: sort by random keys instead.
     value = tf.convert_to_tensor(value)
     count = tf.shape(value)[:1]
-    places = tf.random.stateless_uniform(count, _seed_of(seed, seed2), tf.int64.min, tf.int64.max, tf.int64)
-    return tf.gather(value, tf.argsort(places), name=name)
+    keys = tf.random.stateless_uniform(count, _seed_of(seed, seed2), tf.int64.min, tf.int64.max, tf.int64)
+    return tf.gather(value, tf.argsort(keys), name=name)
 
 
 def _categorical(
@@ -106,18 +109,18 @@ def _categorical(
     output_dtype: DTypeLike = tf.int64,
     name: str | None = None,
 ) -> tf.Tensor:
-    narrow = tf.cast(_seed_of(seed, seed2), tf.int32)  # XLA compiles this one with no other seeds.
-    return tf.random.stateless_categorical(logits, num_samples, narrow, output_dtype, name)
+    seed_32 = tf.cast(_seed_of(seed, seed2), tf.int32)  # XLA compiles this operation only with int32 seeds.
+    return tf.random.stateless_categorical(logits, num_samples, seed_32, output_dtype, name)
 
 
 def _seed_of(first: int | None, second: int | None) -> tf.Tensor:
-    """Draws a seed. The operation's own seeds make it differ from others of the same stream."""
-    seeds, again = _repeated.get() or ([], iter(()))
-    drawn = next(again, None)
-    if drawn is None:
-        drawn = seed() + tf.constant([(first or 0) * 31 + (second or 0), 0], tf.int64)
-        seeds.append(drawn)
-    return drawn
+    """Draws a seed. The operation's own seeds distinguish it from other operations with the same stream."""
+    drawn_seeds, earlier_seeds = _repeated.get() or ([], iter(()))
+    next_seed = next(earlier_seeds, None)
+    if next_seed is None:
+        next_seed = seed() + tf.constant([(first or 0) * 31 + (second or 0), 0], tf.int64)
+        drawn_seeds.append(next_seed)
+    return next_seed
 
 
 _STATELESS: dict[str, Callable[..., tf.Tensor]] = {
@@ -131,11 +134,12 @@ _STATELESS: dict[str, Callable[..., tf.Tensor]] = {
 }
 
 
-# On a graph: for each tensor that was drawn in it, what draws its like on the host.
+# A graph's attribute. It maps the name of each random operation to a function that draws on the host instead.
 _DRAWN = "_ipu_drawn"
 
 
 def in_programs(stateful: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Returns a function that calls the stateless form of `stateful` while a program is traced."""
     stateless = _STATELESS[stateful.__name__]
 
     @functools.wraps(stateful)
@@ -143,24 +147,28 @@ def in_programs(stateful: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
         if not programs.is_tracing():
             return stateful(*args, **kwargs)
         drawn = stateless(*args, **kwargs)
-        known = getattr(drawn.graph, _DRAWN, {})
-        known[drawn.op.name] = functools.partial(stateful, *args, **kwargs)
-        setattr(drawn.graph, _DRAWN, known)
+        host_draws = getattr(drawn.graph, _DRAWN, {})
+        host_draws[drawn.op.name] = functools.partial(stateful, *args, **kwargs)
+        setattr(drawn.graph, _DRAWN, host_draws)
         return drawn
 
     return draw
 
 
 def on_host(value: tf.Tensor) -> tf.Tensor:
-    """Copies a value for the host to compute: random numbers in it are those of plain TensorFlow."""
+    """Returns a copy of `value` that the host computes, with TensorFlow's own stateful random operations.
+
+    Initial values of variables need it, since the host has no random stream of a replica. Returns `value` itself if
+    it does not depend on random operations of the program.
+    """
     graph = value.graph
-    drawn: dict[str, functools.partial[tf.Tensor]] = getattr(graph, _DRAWN, {})
-    operations: dict[str, tf.Operation] = {}  # Those between the random numbers and the value.
+    host_draws: dict[str, functools.partial[tf.Tensor]] = getattr(graph, _DRAWN, {})
+    operations: dict[str, tf.Operation] = {}  # The operations between the random ones and the value.
     sources: set[str] = set()
     waiting = [value.op]
     while waiting:
         operation = waiting.pop()
-        if operation.name in drawn:
+        if operation.name in host_draws:
             sources.add(operation.name)
         elif operation.name not in operations:
             operations[operation.name] = operation
@@ -168,53 +176,53 @@ def on_host(value: tf.Tensor) -> tf.Tensor:
     if not sources:
         return value
     with graph.as_default(), tf.control_dependencies(None), programs.on_host():
-        hosts = {f"{name}:0": _drawn_on_host(drawn[name]) for name in sources}
-        if value.name in hosts:
-            return hosts[value.name]
+        host_tensors = {f"{name}:0": _draw_on_host(host_draws[name]) for name in sources}
+        if value.name in host_tensors:
+            return host_tensors[value.name]
         definition = tf.compat.v1.GraphDef(versions=graph.graph_def_versions)
         definition.node.extend(operation.node_def for operation in operations.values())
-        for node in definition.node:  # Nothing on the host waits for the program.
+        for node in definition.node:  # The host cannot wait for operations of the program.
             node.input[:] = [name for name in node.input if not name.startswith("^")]
-        return tf.graph_util.import_graph_def(definition, hosts, [value.name], name="on_host")[0]
+        return tf.graph_util.import_graph_def(definition, host_tensors, [value.name], name="on_host")[0]
 
 
-def _drawn_on_host(draw: functools.partial[tf.Tensor]) -> tf.Tensor:
-    """Draws on the host; a shape or a limit may have been drawn itself."""
+def _draw_on_host(draw: functools.partial[tf.Tensor]) -> tf.Tensor:
+    """Calls `draw` on the host. Its arguments, such as a shape or a limit, may be random themselves."""
     args = [on_host(value) if isinstance(value, tf.Tensor) else value for value in draw.args]
     return draw.func(*args, **draw.keywords)
 
 
-def key_in_programs(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Derives the key of a `tf.random.Generator` for each replica of a program."""
+def key_in_programs(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Returns a function that derives a separate key of a `tf.random.Generator` for each replica of a program."""
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def key_of(generator: tf.random.Generator, key: tf.Tensor) -> tf.Tensor:
         if not programs.is_tracing():
-            return plain(generator, key)
+            return original(generator, key)
         if not devices.is_of_strategy(generator):
             return key
-        number = stream()
+        replica = stream()
         derived = tf.raw_ops.StatelessRandomUniformFullIntV2(
             shape=[1],
             key=key,
-            counter=tf.bitcast(tf.stack([number, 0]), tf.uint64),
+            counter=tf.bitcast(tf.stack([replica, 0]), tf.uint64),
             alg=generator.algorithm,
             dtype=tf.uint64,
         )
-        # TensorFlow derives a key for the first replica too, which would draw otherwise than without a strategy.
-        return tf.where(tf.equal(number, 0), key, derived)
+        # The first replica keeps the key, so that it draws the same values as without a strategy.
+        return tf.where(tf.equal(replica, 0), key, derived)
 
     return key_of
 
 
-def _followed(plain: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(plain)
+def _also_seed_streams(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
     def set_seed(context: object, seed: int | None) -> None:
-        plain(context, seed)
+        original(context, seed)
         _state.follow_global_seed(seed)
 
     return set_seed
 
 
-if environment.uses_keras_2():  # Whose layers draw TensorFlow's own random numbers.
-    patches.GLOBAL_SEED.apply_for_good(_followed)
+if environment.uses_keras_2():  # Layers of Keras 2 use TensorFlow's global seed.
+    patches.GLOBAL_SEED.apply_for_good(_also_seed_streams)

@@ -1,4 +1,4 @@
-"""A reduction over the replicas of a program that leaves each of them a part of the result."""
+"""A reduction over replicas whose result is divided between the replicas."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ def reduce_scatter(
 def reduce_scatter(
     x: TensorLike, replication_factor: int | ReplicaGroups, op: str = "COLLECTIVE_OP_ADD", name: str | None = None
 ) -> tf.Tensor | list[tf.Tensor]:
-    """Reduces vectors over the replicas; replica r gets part r of the result.
+    """Reduces vectors over the replicas. Replica r returns part r of the result.
 
     With 2 replicas:
 
         replica 0  [a, b, c]  ->  [a + d, b + e]
         replica 1  [d, e, f]  ->  [c + f, 0]
 
-    The gradient of a sum or mean gathers the parts of the upstream gradient.
+    The gradient of a sum or mean is an all-gather of the upstream gradients.
 
     Args:
-      x: A tensor of rank 1, or a list of them, which are reduced at once.
-      replication_factor: The number k of replicas; a smaller one makes groups of so many consecutive replicas. A
-        `ReplicaGroups` describes other groups.
-      op: How to reduce: `COLLECTIVE_OP_ADD`, `_MUL`, `_MIN`, `_MAX` or `_MEAN` for numbers, `_LOGICAL_AND` or
-        `_LOGICAL_OR` for booleans; with `COLLECTIVE_OP_LOCAL` each replica keeps the part of its own vector.
+      x: A tensor of rank 1, or a list of them, which one collective reduces together.
+      replication_factor: The number k of replicas. A smaller k makes groups of k consecutive replicas. Pass a
+        `ReplicaGroups` for other groups.
+      op: The reduction: `COLLECTIVE_OP_ADD`, `_MUL`, `_MIN`, `_MAX` or `_MEAN` for numeric types, `_LOGICAL_AND` or
+        `_LOGICAL_OR` for booleans. With `COLLECTIVE_OP_LOCAL` each replica returns its part of its own vector.
       name: A name for the operation.
 
     Returns:
-      A vector of ceil(n / k) elements for one of n, or a list of them. What lies beyond the end of the result is zero.
+      A vector of ceil(n / k) elements for a vector of n elements, or a list of them. Elements beyond n are zeros.
 
     Raises:
       RuntimeError: The call is not in a program that is being traced.
-      TypeError: `x` is of a type that cannot be reduced so, or `replication_factor` is no int.
-      ValueError: `x` is not of rank 1 or an empty list, `op` is unknown, or `replication_factor` below 1.
+      TypeError: `op` does not support the dtype of `x`, or `replication_factor` is not an int.
+      ValueError: `x` is not of rank 1, or is an empty list; `op` is unsupported; or `replication_factor` is below 1.
       tf.errors.InvalidArgumentError: When the program runs, the group size does not divide the number of replicas.
     """
     groups = _collectives.groups_of("replication_factor", replication_factor)

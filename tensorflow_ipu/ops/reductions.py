@@ -1,4 +1,4 @@
-"""What strategies and optimizers reduce and gather: tensors of all replicas, in one meeting of theirs."""
+"""The collectives that strategies and optimizers use: all-reduce and all-gather over all replicas."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["all_gather", "all_reduce", "in_program"]
 
 
 def in_program() -> bool:
-    """Returns True if a program for an IPU device is being traced, in which there are replicas."""
+    """Returns True if a program for an IPU device is being traced."""
     return sites.on_ipu()
 
 
 def all_reduce(values: Sequence[tf.Tensor], mean: bool = False) -> list[tf.Tensor]:
-    """Sums tensors of numbers over all replicas, in the order of the replicas, or takes their mean.
+    """Sums tensors over all replicas, in the order of the replicas, or computes their mean.
 
     Raises:
       RuntimeError: No program is being traced.
-      TypeError: A tensor holds no numbers.
+      TypeError: A tensor is not of a numeric type.
     """
     if not values:
         return []
@@ -37,9 +37,10 @@ def all_reduce(values: Sequence[tf.Tensor], mean: bool = False) -> list[tf.Tenso
 
 
 def all_gather(values: Nested, axis: int, ordinal: int, workers: int) -> Nested:
-    """Concatenates tensors of all replicas along an axis, in the program of a device that is being traced.
+    """Concatenates the tensors of all replicas along `axis`, in the program that is being traced for a device.
 
-    A program of a graph may run on another number of replicas than the device has now, and fails then.
+    The static shape of the result depends on the current number of replicas. A graph's program fails if it later runs on
+    another number.
     """
     *_, program = graphs.around(tf.compat.v1.get_default_graph())
     ipus = programs.ipus_traced_for()

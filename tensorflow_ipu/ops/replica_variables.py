@@ -1,4 +1,4 @@
-"""What each replica has of a variable, seen from the host: values that differ by replica, or by group of replicas."""
+"""Access from the host to the values that a variable has on each replica or group of replicas."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ __all__ = ["VariableRetrievalMode", "assign_groups", "read_groups"]
 
 
 class VariableRetrievalMode(enum.Enum):
-    """Which replicas' values `read_groups` returns."""
+    """The replicas whose values `read_groups` returns: the first of each group, or all."""
 
     OnePerGroup = 0
     AllReplicas = 1
 
 
 def assign_groups(variable: Variable, values: TensorLike, groups: ReplicaGroups | None = None) -> None:
-    """Assigns each group of replicas a value of its own.
+    """Assigns a different value to each group of replicas.
 
-    8 replicas of which neighbours in pairs hold one of 4 shards of a table:
+    With 8 replicas, each pair of neighbours holds one of 4 shards of a table:
 
         table = tf.Variable(tf.zeros([250, 64]))  # in the strategy's scope
         assign_groups(table, tf.reshape(full_table, [4, 250, 64]), ReplicaGroups(2))
 
-    The host reads and saves replica 0's value. The others keep theirs from run to run, until the host assigns to the
-    variable.
+    The host reads and saves the value of replica 0. The other replicas keep their values from run to run, until the host
+    assigns to the variable.
 
     Args:
       variable: A `tf.Variable` or Keras variable on an IPU device of R IPUs.
-      values: A tensor of the variable's type, of shape [number of groups] + the variable's shape.
-      groups: The groups; each replica is its own if omitted, which takes R values.
+      values: A tensor of the variable's dtype, of shape [number of groups] + the variable's shape.
+      groups: The groups. If omitted, each replica is a group, and `values` has R values.
 
     Raises:
       RuntimeError: The call is not in eager execution.
-      TypeError: `variable` is no variable.
+      TypeError: `variable` is not a variable.
       ValueError: `values` has another shape, the group size does not divide R, or the variable is on no IPU device.
     """
     handle, replicas = _handle(variable)
-    size, numbers = _numbers(groups, replicas)
+    size, indices = _group_indices(groups, replicas)
     tensor = tf.convert_to_tensor(values, variable.dtype)
-    wanted = [replicas // size, *variable.shape]
-    if tensor.shape.as_list() != wanted:
+    expected_shape = [replicas // size, *variable.shape]
+    if tensor.shape.as_list() != expected_shape:
         raise ValueError(
-            f"`values` must have the shape {wanted}, a value a group, but has {tensor.shape.as_list()}: there are {replicas}"
-            f" replicas in groups of {size}"
+            f"`values` must have the shape {expected_shape}, a value a group, but has {tensor.shape.as_list()}: there are"
+            f" {replicas} replicas in groups of {size}"
         )
-    _write(handle, [tensor[number] for number in numbers])
+    _write(handle, [tensor[index] for index in indices])
 
 
 def write_all(variable: Variable, values: Sequence[tf.Tensor]) -> None:
-    """Assigns each replica its value, as `read_all` returned them; a single value is for any number of replicas."""
+    """Assigns each replica its value, as `read_all` returned them; a single value is assigned to all replicas."""
     handle, _ = _handle(variable)
     if len(values) > 1:
         _write(handle, values)
@@ -78,14 +78,14 @@ def _write(handle: tf.Tensor, values: Sequence[tf.Tensor]) -> None:
 
 
 def read_all(variable: Variable, replicas: int) -> list[tf.Tensor]:
-    """Reads what each of the replicas that use a variable has of it, as tensors on the variable's device."""
+    """Reads the values of a variable on its first `replicas` replicas, as tensors on the variable's device."""
     handle, _ = _handle(variable)
     return _read(handle, variable, range(replicas))
 
 
-def _read(handle: tf.Tensor, variable: Variable, numbers: Iterable[int]) -> list[tf.Tensor]:
+def _read(handle: tf.Tensor, variable: Variable, replicas: Iterable[int]) -> list[tf.Tensor]:
     with tf.device(handle.device):
-        return [ops.ipu_replica_read(handle, replica, dtype=variable.dtype) for replica in numbers]
+        return [ops.ipu_replica_read(handle, replica, dtype=variable.dtype) for replica in replicas]
 
 
 def read_groups(
@@ -93,41 +93,41 @@ def read_groups(
     groups: ReplicaGroups | None = None,
     retrieval_mode: VariableRetrievalMode = VariableRetrievalMode.OnePerGroup,
 ) -> tf.Tensor:
-    """Reads what the first replica of each group, or each of all replicas, has of a variable; see `assign_groups`.
+    """Reads the value of the first replica of each group, or of all replicas; see `assign_groups`.
 
     Returns:
-      A tensor of shape [number of groups] + the variable's shape, or [R] + the variable's shape.
+      A tensor of shape [number of groups] + the variable's shape, or [number of replicas] + the variable's shape.
 
     Raises:
       RuntimeError: The call is not in eager execution.
-      TypeError: `variable` is no variable, or `retrieval_mode` no `VariableRetrievalMode`.
-      ValueError: The group size does not divide R, or the variable is on no IPU device.
+      TypeError: `variable` is not a variable, or `retrieval_mode` is not a `VariableRetrievalMode`.
+      ValueError: The group size does not divide the number of replicas, or the variable is on no IPU device.
     """
     check_instance("retrieval_mode", retrieval_mode, VariableRetrievalMode, "a `VariableRetrievalMode`")
     handle, replicas = _handle(variable)
-    _, numbers = _numbers(groups, replicas)
-    chosen = list(range(replicas))
+    _, indices = _group_indices(groups, replicas)
+    replicas_to_read = list(range(replicas))
     if retrieval_mode is VariableRetrievalMode.OnePerGroup:
-        chosen = [numbers.index(number) for number in range(max(numbers) + 1)]
-    return tf.stack(_read(handle, variable, chosen))
+        replicas_to_read = [indices.index(index) for index in range(max(indices) + 1)]
+    return tf.stack(_read(handle, variable, replicas_to_read))
 
 
 def _handle(variable: Variable) -> tuple[tf.Tensor, int]:
-    """Returns the handle of a variable, and the number of replicas on its device."""
+    """Returns the resource handle of a variable, and the number of replicas on its device."""
     if not tf.executing_eagerly():
-        raise RuntimeError("what each replica has of a variable can only be read or assigned in eager execution")
+        raise RuntimeError("the values of a variable on its replicas can only be read or assigned in eager execution")
     inner = tf_variable(variable)
     check_instance("variable", inner, tf.Variable, "a `tf.Variable` or a Keras variable")
     spec = tf.DeviceSpec.from_string(inner.device)
     if spec.device_type != "IPU":
         raise ValueError(
-            f"`variable` is on `{inner.device}`, where there are no replicas. Make it inside of `strategy.scope()`"
+            f"`variable` is on `{inner.device}`, where there are no replicas. Create it in `strategy.scope()`"
         )
     return inner.handle, _state.ipus_of_device(spec.device_index or 0)
 
 
-def _numbers(groups: ReplicaGroups | None, replicas: int) -> tuple[int, list[int]]:
-    """Returns the size of a group, and the number of each replica's group."""
+def _group_indices(groups: ReplicaGroups | None, replicas: int) -> tuple[int, list[int]]:
+    """Returns the size of the groups, and the index of each replica's group."""
     groups = ReplicaGroups(1) if groups is None else groups
     check_instance("groups", groups, ReplicaGroups, "a `ReplicaGroups`")
     size = groups.size or replicas

@@ -1,4 +1,4 @@
-"""What a replica of a program knows about itself."""
+"""The index of the replica that runs a program."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ __all__ = ["replication_index"]
 
 
 def replication_index(name: str | None = None) -> tf.Tensor:
-    """Returns the index of the replica that runs, an int32 scalar; in an `outside_compilation_scope`, of the part's.
+    """Returns the index of the replica that runs the program, an int32 scalar.
+
+    In an `outside_compilation_scope`, it is the index of the replica that called the block.
 
     Raises:
       RuntimeError: The call is not in a program that is being traced.
     """
-    part = host_callbacks.around()
-    if part is not None:
-        return tf.identity(part.replica, name)
+    host_part = host_callbacks.around()
+    if host_part is not None:
+        return tf.identity(host_part.replica, name)
     return _collectives.rank("replication_index", ReplicaGroups(), name)

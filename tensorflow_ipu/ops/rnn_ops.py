@@ -1,4 +1,4 @@
-"""Recurrent layers of TensorFlow 1's style, as the SDK's add-ons have them in `v1.layers`."""
+"""Recurrent layers in the style of TensorFlow 1, as in `v1.layers` of the SDK's add-ons."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 
 
 class LSTMStateTuple(NamedTuple):
-    """The states of long short-term memory: the memory and the output, [batch, units] each."""
+    """The states of an LSTM: the memory `c` and the output `h`, each of shape [batch, units]."""
 
     c: tf.Tensor
     h: tf.Tensor
 
 
 class PopnnRNN:
-    """The weights of a layer, made at the first call, and their names.
+    """The base class of the layers, which creates the variables at the first call.
 
     Attributes:
       kernel: The weights, of shape `canonical_weight_shape`.
@@ -69,26 +69,26 @@ class PopnnRNN:
         options: Mapping[str, Any] | None = None,
         options_bwd: Mapping[str, Any] | None = None,
     ) -> None:
-        """Makes the layer.
+        """Creates the layer.
 
         Args:
           num_units: The size of the output.
-          dtype: The type of inputs, weights and outputs: float16 or float32.
-          partials_dtype: The type in which products of float16 sum up: float16, or float32, which goes before
-            `partialsType` of `IPUConfig`; a `scopes.partials_type` around the call goes before both.
+          dtype: The dtype of inputs, weights and outputs: float16 or float32.
+          partials_dtype: The dtype in which products of float16 are summed: float16 or float32. It overrides
+            `partialsType` of `IPUConfig`; a `scopes.partials_type` around the call overrides both.
           seed: The seed of the default initializer of the weights.
-          weights_initializer: Gives the weights their first values; Glorot's uniform ones if omitted.
-          bias_initializer: Gives the biases their first values; zeros if omitted.
-          activation: The activation: "tanh", "relu", "softmax", "sigmoid" or "hard_sigmoid", or such a function.
-          recurrent_activation: The activation of the gates.
+          weights_initializer: The initializer of the weights; Glorot's uniform initializer if omitted.
+          bias_initializer: The initializer of the biases; zeros if omitted.
+          activation: "tanh", "relu", "softmax", "sigmoid" or "hard_sigmoid", or a function of such a name.
+          recurrent_activation: The activation of the gates, one of the same.
           return_state: Whether the last state is returned with the outputs.
-          name: The name of the scope of the variables; that of the class if omitted.
-          options: Options for hardware, recorded.
-          options_bwd: Options for hardware in the backward pass, recorded.
+          name: The scope of the variables; a default name of the class if omitted.
+          options: Options of the hardware, which are stored without effect.
+          options_bwd: Options of the hardware in the backward pass, which are stored without effect.
 
         Raises:
-          ValueError: A type or an activation is none of those, or `num_units` is below 1.
-          TypeError: `num_units` is no int, or `return_state` no bool.
+          ValueError: A dtype or an activation is unsupported, or `num_units` is below 1.
+          TypeError: `num_units` is not an int, or `return_state` is not a bool.
         """
         faults = Faults()
         faults.check(check_int, "num_units", num_units, 1)
@@ -114,59 +114,59 @@ class PopnnRNN:
 
     @property
     def num_layers(self) -> int:
-        """Returns the number of layers, 1."""
+        """The number of layers, 1."""
         return 1
 
     @property
     def num_units(self) -> int:
-        """Returns the size of the output."""
+        """The size of the output."""
         return self._num_units
 
     @property
     def input_size(self) -> int:
-        """Returns the size of the inputs.
+        """The size of the inputs.
 
         Raises:
-          ValueError: The layer has no weights yet.
+          ValueError: The layer is not built yet.
         """
         if self._input_size is None:
-            raise ValueError("`input_size` is not known before the layer is built: call it, or `build`")
+            raise ValueError("`input_size` is unknown before the layer is built: call the layer, or `build`")
         return self._input_size
 
     @property
     def canonical_weight_shape(self) -> list[int]:
-        """Returns the shape of the weights: those of the inputs above those of the state, the gates side by side."""
+        """The shape of the weights, [inputs + units, gates * units]: the input weights are above the recurrent weights."""
         return [self.input_size + self._num_units, self._gates * self._num_units]
 
     @property
     def canonical_bias_shapes(self) -> list[int]:
-        """Returns the shape of the biases: a row for each gate."""
+        """The shape of the biases: one row per gate."""
         return [self._gates, self._num_units]
 
     @property
     def saveable(self) -> bool:
-        """Returns False: the variables are saved, and not the layer."""
+        """False: checkpoints save the variables, not the layer."""
         return False
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """Returns the weights and the biases; an empty list before the layer is built."""
+        """The weights and the biases; an empty list before the layer is built."""
         return [self.kernel, self.biases] if self.built else []
 
     trainable_variables = variables
 
     def build(self, input_shape: ShapeLike) -> None:
-        """Makes the variables for inputs of this shape; the second time nothing.
+        """Creates the variables for inputs of this shape. Does nothing if the layer is built already.
 
         Raises:
-          ValueError: It has not three dimensions, or the last one is not known.
+          ValueError: The shape does not have three dimensions, or the last dimension is unknown.
         """
         if self.built:
             return
         shape = tf.TensorShape(input_shape)
         size = shape[2] if shape.rank == 3 else None
         if size is None:
-            raise ValueError(f"inputs must be [time, batch, size] with a known size, but are of shape {shape}")
+            raise ValueError(f"`inputs` must be [time, batch, size] with a known size, but has shape {shape}")
         self._input_size = size
         glorot = tf.compat.v1.glorot_uniform_initializer(self._seed)
         self.kernel = self._variable("kernel", self.canonical_weight_shape, self._weights_initializer or glorot)
@@ -180,7 +180,7 @@ class PopnnRNN:
     def _variable(self, name: str, shape: list[int], initializer: Callable[..., Any]) -> tf.Variable:
         base = self._name or self._base_name
         if tf.compat.v1.executing_eagerly_outside_functions():
-            # As `tf.function` has it: made in the first trace, from values of the host's.
+            # `tf.function` only lets its first trace create variables, and the host computes their initial values.
             return tf.Variable(lambda: initializer(shape, dtype=self.dtype), dtype=self.dtype, name=f"{base}/{name}")
         with tf.compat.v1.variable_scope(self._scope, default_name=base, auxiliary_name_scope=False) as scope:
             self._scope = scope
@@ -190,7 +190,7 @@ class PopnnRNN:
         values = tf.convert_to_tensor(inputs, dtype=self.dtype)
         self.build(values.shape)
         if values.shape[0] is None:
-            raise ValueError(f"the number of steps of time must be known, and `inputs` has shape {values.shape}")
+            raise ValueError(f"the number of time steps must be known, but `inputs` has shape {values.shape}")
         return values
 
     def _zeros(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -198,7 +198,7 @@ class PopnnRNN:
 
 
 def _activation(argument: str, value: object, faults: Faults) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns the function of an activation, which is a name or a function of that name."""
+    """Returns the activation function for a name, or for a function of that name."""
     name = value if isinstance(value, str) else getattr(value, "__name__", value)
     if name not in _ACTIVATIONS:
         faults.add(ValueError, f"`{argument}` must be one of {', '.join(sorted(_ACTIVATIONS))}, but is {value!r}")
@@ -207,13 +207,13 @@ def _activation(argument: str, value: object, faults: Faults) -> Callable[[tf.Te
 
 Function = Callable[[tf.Tensor], tf.Tensor]
 States = tuple[tf.Tensor, ...]
-# From the inputs of a step [batch, size], the attention on them [batch] or None, and the states, to new states, of which
-# the first is the output.
+# A function of a step's inputs [batch, size], its attention [batch] or None, and the states. It returns the new states.
+# The first of them is the output.
 Step = Callable[[tf.Tensor, "tf.Tensor | None", States], States]
 
 
 def lstm_step(kernel: tf.Tensor, biases: tf.Tensor, activation: Function, gate: Function) -> Step:
-    """Makes a step of long short-term memory; the states are the output and the memory."""
+    """Creates the step function of an LSTM. Its states are the output and the memory."""
 
     def step(inputs: tf.Tensor, _: tf.Tensor | None, states: States) -> States:
         output, memory = states
@@ -226,24 +226,32 @@ def lstm_step(kernel: tf.Tensor, biases: tf.Tensor, activation: Function, gate: 
 
 
 def gru_step(kernel: tf.Tensor, biases: tf.Tensor, activation: Function, gate: Function, reset_after: bool) -> Step:
-    """Makes a step of gated recurrent units, whose state is the output. With attention, that much less of it is kept."""
+    """Creates the step function of a GRU. Its only state is the output.
+
+    The gates `reset` and `update` are functions of the inputs and the state, and
+
+        new state = update * state + (1 - update) * candidate
+
+    The candidate depends on `reset * state`; with `reset_after`, the reset gate multiplies the product of the state and its
+    weights instead. Attention scales `update` by `1 - attention`.
+    """
     units = known_size(biases, -1)
     size = known_size(kernel, 0) - units
-    of_inputs, of_state = kernel[:size], kernel[size:]
-    both = tf.reshape(biases[:, 0] if reset_after else biases, [-1])
+    input_kernel, state_kernel = kernel[:size], kernel[size:]
+    input_biases = tf.reshape(biases[:, 0] if reset_after else biases, [-1])
 
     def step(inputs: tf.Tensor, attention: tf.Tensor | None, states: States) -> States:
         (state,) = states
-        reset, update, candidate = tf.split(tf.matmul(inputs, of_inputs) + both, 3, axis=1)
+        reset, update, candidate = tf.split(tf.matmul(inputs, input_kernel) + input_biases, 3, axis=1)
         if reset_after:
-            kept = tf.matmul(state, of_state) + tf.reshape(biases[:, 1], [-1])
-            more_reset, more_update, more_candidate = tf.split(kept, 3, axis=1)
-            reset, update = gate(reset + more_reset), gate(update + more_update)
-            candidate = activation(candidate + reset * more_candidate)
+            products = tf.matmul(state, state_kernel) + tf.reshape(biases[:, 1], [-1])
+            state_reset, state_update, state_candidate = tf.split(products, 3, axis=1)
+            reset, update = gate(reset + state_reset), gate(update + state_update)
+            candidate = activation(candidate + reset * state_candidate)
         else:
-            more_reset, more_update = tf.split(tf.matmul(state, of_state[:, : 2 * units]), 2, axis=1)
-            reset, update = gate(reset + more_reset), gate(update + more_update)
-            candidate = activation(candidate + tf.matmul(reset * state, of_state[:, 2 * units :]))
+            state_reset, state_update = tf.split(tf.matmul(state, state_kernel[:, : 2 * units]), 2, axis=1)
+            reset, update = gate(reset + state_reset), gate(update + state_update)
+            candidate = activation(candidate + tf.matmul(reset * state, state_kernel[:, 2 * units :]))
         if attention is not None:
             update *= 1 - attention[:, tf.newaxis]
         return (update * state + (1 - update) * candidate,)
@@ -254,41 +262,44 @@ def gru_step(kernel: tf.Tensor, biases: tf.Tensor, activation: Function, gate: F
 def run(
     step: Step, inputs: tf.Tensor, states: States, lengths: TensorLike | None, attention: tf.Tensor | None
 ) -> tuple[tf.Tensor, States]:
-    """Runs a layer over all steps of time."""
+    """Computes the outputs and the last states of all time steps. Outputs beyond `lengths` are zeros."""
     time = known_size(inputs, 0)
 
-    def body(at: tf.Tensor, outputs: tf.TensorArray, states: States) -> tuple[tf.Tensor, tf.TensorArray, States]:
-        new = step(inputs[at], None if attention is None else attention[at], states)
-        output = new[0]
+    def body(index: tf.Tensor, outputs: tf.TensorArray, states: States) -> tuple[tf.Tensor, tf.TensorArray, States]:
+        new_states = step(inputs[index], None if attention is None else attention[index], states)
+        output = new_states[0]
         if lengths is not None:
-            runs = (at < tf.cast(lengths, tf.int32))[:, tf.newaxis]
-            new = tuple(tf.where(runs, new_state, old) for new_state, old in zip(new, states, strict=True))
-            output = tf.where(runs, output, tf.zeros_like(output))
-        return at + 1, outputs.write(at, output), new
+            is_within = (index < tf.cast(lengths, tf.int32))[:, tf.newaxis]
+            new_states = tuple(
+                tf.where(is_within, new_state, old) for new_state, old in zip(new_states, states, strict=True)
+            )
+            output = tf.where(is_within, output, tf.zeros_like(output))
+        return index + 1, outputs.write(index, output), new_states
 
     outputs = tf.TensorArray(inputs.dtype, time, element_shape=states[0].shape)
     _, outputs, states = tf.while_loop(
-        lambda at, *_: at < time, body, (tf.constant(0), outputs, states), maximum_iterations=time
+        lambda index, *_: index < time, body, (tf.constant(0), outputs, states), maximum_iterations=time
     )
     return outputs.stack(), states
 
 
 class PopnnLSTM(PopnnRNN):
-    """Long short-term memory over [time, batch, size]. Its gates are in the order forget, input, candidate, output."""
+    """A long short-term memory (LSTM) of inputs [time, batch, size]. Its gates are forget, input, candidate, output."""
 
     _gates = 4
     _base_name = "popnn_lstm"
 
     def __call__(self, inputs: TensorLike, initial_state: LSTMStateTuple | None = None, training: bool = True) -> Any:
-        """Computes the layer of inputs [time, batch, size]; the numbers are the same in training.
+        """Computes the layer of `inputs` [time, batch, size]. `training` has no effect.
 
-        `initial_state` is an `LSTMStateTuple` of (c, h); None for zeros.
+        `initial_state` is an `LSTMStateTuple` of (c, h), or None for zeros.
 
         Returns:
           The outputs [time, batch, units], and with `return_state` an `LSTMStateTuple` of the last states.
 
         Raises:
-          ValueError: `initial_state` is none, or `inputs` has not three dimensions or an unknown time or size.
+          ValueError: `initial_state` is not an `LSTMStateTuple`, or `inputs` does not have three dimensions with a known
+            time and size.
         """
         del training
         return self._call(inputs, initial_state)
@@ -311,12 +322,12 @@ class PopnnLSTM(PopnnRNN):
         return (outputs, LSTMStateTuple(memory, output)) if self._return_state else outputs
 
     def state_shape(self, batch_size: int) -> tuple[list[int], list[int]]:
-        """Returns the shapes of the two states."""
+        """Returns the shapes of the states c and h."""
         return [batch_size, self._num_units], [batch_size, self._num_units]
 
 
 class PopnnDynamicLSTM(PopnnLSTM):
-    """Long short-term memory over sequences of different lengths."""
+    """An LSTM of sequences of different lengths."""
 
     _base_name = "popnn_dynamic_lstm"
 
@@ -327,9 +338,9 @@ class PopnnDynamicLSTM(PopnnLSTM):
         initial_state: LSTMStateTuple | None = None,
         training: bool = True,
     ) -> Any:
-        """Computes the layer; see `PopnnLSTM` for the other arguments, and for what is returned and raised.
+        """Computes the layer. See `PopnnLSTM` for the other arguments, the result and the errors.
 
-        `seq_len` has the number of steps of each sequence: integers [batch]. Behind them outputs are zeros.
+        `seq_len` is the number of time steps of each sequence: integers [batch]. Outputs of later steps are zeros.
         """
         del training
         return self._call(inputs, initial_state, seq_len)
@@ -338,7 +349,7 @@ class PopnnDynamicLSTM(PopnnLSTM):
 
 
 class PopnnGRU(PopnnRNN):
-    """Gated recurrent units over [time, batch, size]. The gates are in the order reset, update, candidate."""
+    """A gated recurrent unit (GRU) of inputs [time, batch, size]. Its gates are reset, update, candidate."""
 
     _gates = 3
     _base_name = "popnn_gru"
@@ -359,9 +370,10 @@ class PopnnGRU(PopnnRNN):
         options: Mapping[str, Any] | None = None,
         options_bwd: Mapping[str, Any] | None = None,
     ) -> None:
-        """Makes the layer; see `PopnnLSTM` for the other arguments.
+        """Creates the layer. See `PopnnLSTM` for the other arguments.
 
-        With `reset_after` the state is reset after its product with the weights, and the biases are [3, 2, units].
+        With `reset_after`, the reset gate multiplies the product of the state and its weights instead of the state. The
+        biases then have the shape [3, 2, units].
         """
         check_bool("reset_after", reset_after)
         super().__init__(
@@ -372,17 +384,19 @@ class PopnnGRU(PopnnRNN):
 
     @property
     def canonical_bias_shapes(self) -> list[int]:
-        """Returns the shape of the biases: for each gate a row, or with `reset_after` two."""
+        """The shape of the biases: one row per gate, or two with `reset_after`."""
         return [self._gates, *([2] if self._reset_after else []), self._num_units]
 
     def __call__(self, inputs: TensorLike, initial_state: TensorLike | None = None, training: bool = True) -> Any:
-        """Computes the layer of inputs [time, batch, size], from an initial state [batch, units], or zeros.
+        """Computes the layer of `inputs` [time, batch, size]. `training` has no effect.
+
+        `initial_state` is a tensor [batch, units], or None for zeros.
 
         Returns:
           The outputs [time, batch, units], and with `return_state` the last state.
 
         Raises:
-          ValueError: `inputs` has not three dimensions, or an unknown time or size.
+          ValueError: `inputs` does not have three dimensions with a known time and size.
         """
         del training
         return self._call(inputs, initial_state)
@@ -415,7 +429,7 @@ class PopnnGRU(PopnnRNN):
 
 
 class PopnnDynamicGRU(PopnnGRU):
-    """Gated recurrent units over sequences of different lengths."""
+    """A GRU of sequences of different lengths."""
 
     _base_name = "popnn_dynamic_gru"
 
@@ -427,10 +441,10 @@ class PopnnDynamicGRU(PopnnGRU):
         training: bool = True,
         time_major: bool = True,
     ) -> Any:
-        """Computes the layer; see `PopnnGRU` for the other arguments, and for what is returned and raised.
+        """Computes the layer. See `PopnnGRU` for the other arguments, the result and the errors.
 
-        `seq_len` has the number of steps of each sequence: integers [batch]. Behind them outputs are zeros. Without
-        `time_major`, `inputs` are [batch, time, size]; the outputs are [time, batch, units] in any case.
+        `seq_len` is the number of time steps of each sequence: integers [batch]. Outputs of later steps are zeros. Without
+        `time_major`, `inputs` is [batch, time, size], but the outputs are still [time, batch, units].
         """
         del training
         return self._call(inputs, initial_state, seq_len, time_major)
@@ -439,11 +453,12 @@ class PopnnDynamicGRU(PopnnGRU):
 
 
 class PopnnAUGRU(PopnnGRU):
-    """Gated recurrent units with attention: the more a step has, the less of the state is kept in it.
+    """A GRU with attention. The higher the attention of a step, the less of the state remains after it.
 
     Attributes:
-      bias_r_u: The biases of the two gates, a variable [2, units] of ones at first; with `reset_after` two rows a gate.
-      bias_c: That of the candidate, likewise: [1, units], zeros at first.
+      bias_r_u: The biases of the reset and update gates, a variable [2, units], initially ones. With `reset_after`, it is
+        [2, 2, units].
+      bias_c: The biases of the candidate, a variable [1, units], initially zeros. With `reset_after`, it is [1, 2, units].
     """
 
     _base_name = "popnn_augru"
@@ -457,13 +472,13 @@ class PopnnAUGRU(PopnnGRU):
         self.bias_c = self._variable("bias_c", [1, *shape], self._bias_initializer or zeros)
 
     @property
-    def biases(self) -> tf.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]  # Of two variables.
-        """Returns all biases, of shape `canonical_bias_shapes`."""
+    def biases(self) -> tf.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]  # Here it is the concatenation of two variables.
+        """All biases, of shape `canonical_bias_shapes`."""
         return tf.concat([self.bias_r_u, self.bias_c], 0)
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """Returns the weights and the two variables of biases; an empty list before the layer is built."""
+        """The weights and the two variables of biases; an empty list before the layer is built."""
         return [self.kernel, self.bias_r_u, self.bias_c] if self.built else []
 
     trainable_variables = variables
@@ -477,7 +492,7 @@ class PopnnAUGRU(PopnnGRU):
         training: bool = True,
         time_major: bool = True,
     ) -> Any:
-        """Computes the layer; see `PopnnDynamicGRU` for the other arguments.
+        """Computes the layer. See `PopnnDynamicGRU` for the other arguments.
 
         `attention_score` is the attention of each step, from 0 to 1, as [time, batch], or [batch, time] without
         `time_major`.

@@ -1,6 +1,6 @@
-"""Expressions of one element of each input, as `custom_ops.codelet_expression_op` takes them.
+"""Elementwise expressions for `custom_ops.codelet_expression_op`.
 
-They have what those for a tile have: `+`, `-`, `*` and `abs`, of inputs and numbers, whose types mix as in C++.
+As on a tile, they consist of inputs, literal numbers, `+`, `-`, `*` and `abs`. Mixed types are promoted as in C++.
 """
 
 from __future__ import annotations
@@ -23,33 +23,32 @@ __all__ = [
 
 
 class VertexExpression:
-    """What an expression is made of: an input, a number, or what operators made of those.
+    """An expression: an input, a literal number, or the result of an operator.
 
     Attributes:
-      value: The tensor behind it.
+      value: The tensor that the expression computes.
     """
 
     def __init__(self, value: tf.Tensor) -> None:
-        """Wraps a tensor."""
         self.value = value
 
-    def __add__(self, other: Operand) -> VertexExpression:
-        return _combined(tf.add, self, other)
+    def __add__(self, operand: Operand) -> VertexExpression:
+        return _combined(tf.add, self, operand)
 
-    def __radd__(self, other: Operand) -> VertexExpression:
-        return _combined(tf.add, other, self)
+    def __radd__(self, operand: Operand) -> VertexExpression:
+        return _combined(tf.add, operand, self)
 
-    def __sub__(self, other: Operand) -> VertexExpression:
-        return _combined(tf.subtract, self, other)
+    def __sub__(self, operand: Operand) -> VertexExpression:
+        return _combined(tf.subtract, self, operand)
 
-    def __rsub__(self, other: Operand) -> VertexExpression:
-        return _combined(tf.subtract, other, self)
+    def __rsub__(self, operand: Operand) -> VertexExpression:
+        return _combined(tf.subtract, operand, self)
 
-    def __mul__(self, other: Operand) -> VertexExpression:
-        return _combined(tf.multiply, self, other)
+    def __mul__(self, operand: Operand) -> VertexExpression:
+        return _combined(tf.multiply, self, operand)
 
-    def __rmul__(self, other: Operand) -> VertexExpression:
-        return _combined(tf.multiply, other, self)
+    def __rmul__(self, operand: Operand) -> VertexExpression:
+        return _combined(tf.multiply, operand, self)
 
     def __abs__(self) -> VertexExpression:
         return VertexExpression(tf.abs(self.value))
@@ -58,7 +57,7 @@ class VertexExpression:
         return VertexExpression(tf.negative(self.value))
 
     def __invert__(self) -> VertexExpression:
-        return -self  # As in the SDK.
+        return -self  # In the SDK, `~x` is `-x`.
 
     def __pos__(self) -> VertexExpression:
         return self
@@ -73,52 +72,52 @@ Operand = VertexExpression | int | float
 
 
 def constant(value: float) -> VertexExpression:
-    """Creates a number in an expression: a Python int is an int32 there, and a float a float32.
+    """Creates a literal number in an expression: int32 for a Python int, float32 for a float.
 
     Raises:
-      TypeError: It is no number.
+      TypeError: `value` is neither an int nor a float.
     """
     if not is_number(value):
         raise TypeError(f"`value` must be an int or a float, but is {value!r}")
     return VertexExpression(tf.constant(value, tf.int32 if isinstance(value, int) else tf.float32))
 
 
-def _combined(operator: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], left: Operand, right: Operand) -> VertexExpression:
-    first, second = _operand(left, right), _operand(right, left)
+def _combined(operator: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], lhs: Operand, rhs: Operand) -> VertexExpression:
+    first, second = _operand(lhs, rhs), _operand(rhs, lhs)
     common = _common(first.dtype, second.dtype)
     return VertexExpression(operator(tf.cast(first, common), tf.cast(second, common)))
 
 
 def _operand(operand: Operand, neighbour: Operand) -> tf.Tensor:
-    """Returns the tensor of an operand; a bare float takes the type of a half beside it, which it would make a float."""
+    """Returns the tensor of an operand. A literal float next to a half becomes a half, instead of promoting the half."""
     if isinstance(operand, VertexExpression):
         return operand.value
     number = constant(operand).value
-    beside = neighbour.value.dtype if isinstance(neighbour, VertexExpression) else number.dtype
-    return tf.cast(number, beside) if beside.is_floating else number
+    neighbour_dtype = neighbour.value.dtype if isinstance(neighbour, VertexExpression) else number.dtype
+    return tf.cast(number, neighbour_dtype) if neighbour_dtype.is_floating else number
 
 
-def _common(left: tf.DType, right: tf.DType) -> tf.DType:
-    """Returns the type that C++ computes two numbers in."""
-    if left.is_floating is not right.is_floating:
-        return left if left.is_floating else right
-    return left if left.size >= right.size else right
+def _common(lhs: tf.DType, rhs: tf.DType) -> tf.DType:
+    """Returns the dtype to which C++ promotes two operands."""
+    if lhs.is_floating is not rhs.is_floating:
+        return lhs if lhs.is_floating else rhs
+    return lhs if lhs.size >= rhs.size else rhs
 
 
 def codelet_expression_op(vertex_expression: Callable[..., Any], *args: TensorLike) -> tf.Tensor:
-    """Computes an expression of one element of each input, for all elements, as code for tiles does, without a gradient.
+    """Computes an expression elementwise, as a codelet on tiles does. It has no gradient.
 
-    `vertex_expression` is a function of as many expressions as there are inputs, tensors whose shapes broadcast, that
-    returns one. It has the operators `+`, `-`, `*` and `abs`, and numbers: see `vertex_edsl`. The result has the first
-    input's type.
+    `vertex_expression` is a function of `VertexExpression`s, one for each tensor of `args`. It returns an expression of
+    them, made of `+`, `-`, `*`, `abs` and literal numbers: see `vertex_edsl`. The shapes of `args` broadcast. The result
+    has the dtype of the first tensor.
 
     Raises:
-      LookupError: A gradient is taken through it.
-      TypeError: The expression uses what it has not, or is none.
-      ValueError: There is no input, or shapes do not broadcast.
+      LookupError: A gradient is taken through the operation.
+      TypeError: The expression uses unsupported operators, or the function returns something else.
+      ValueError: `args` is empty, or its shapes do not broadcast.
     """
     if not args:
-        raise ValueError("`args` is empty; give the tensors that `vertex_expression` is computed of")
+        raise ValueError("`args` is empty; pass the tensors that `vertex_expression` is computed from")
     values = [tf.convert_to_tensor(value) for value in args]
     try:
         shape = functools.reduce(tf.broadcast_static_shape, [value.shape for value in values])
@@ -131,13 +130,13 @@ def codelet_expression_op(vertex_expression: Callable[..., Any], *args: TensorLi
         try:
             expression = vertex_expression(*(VertexExpression(value) for value in inputs))
         except TypeError as exc:
-            raise TypeError(f"`vertex_expression` has +, -, *, `abs` and numbers alone: {exc}") from exc
+            raise TypeError(f"`vertex_expression` may only use +, -, *, `abs` and literal numbers: {exc}") from exc
         if not isinstance(expression, VertexExpression):
             raise TypeError(
-                f"`vertex_expression` must return an expression of what it is given, but returns {expression!r}"
+                f"`vertex_expression` must return an expression of its arguments, but returns {expression!r}"
             )
         result = tf.cast(expression.value, inputs[0].dtype)
-        if not shape.is_fully_defined() or result.shape != shape:  # It need not use all inputs.
+        if not shape.is_fully_defined() or result.shape != shape:  # The expression may not use all inputs.
             result = tf.broadcast_to(result, functools.reduce(tf.broadcast_dynamic_shape, map(tf.shape, inputs)))
 
         def gradient(*_: tf.Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""Wrappers that give a `tf.compat.v1.train` optimizer an IPU program's ways with gradients."""
+"""Wrappers of `tf.compat.v1.train` optimizers that accumulate gradients, or reduce them over replicas."""
 
 from tensorflow_ipu.optimizers._accumulator import AccumulationOptions, GradientAccumulationReductionMethod
 from tensorflow_ipu.optimizers._gradient_accumulation import (

@@ -1,4 +1,4 @@
-"""How gradients accumulate over mini-batches: the options, the arithmetic, and the engine of all optimizer wrappers."""
+"""The accumulation of gradients over mini-batches: options, arithmetic, and accumulators of optimizer wrappers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 
 class GradientAccumulationReductionMethod(enum.Enum):
-    """How the gradients of N micro-batches are reduced to the one of a weight update.
+    """The reduction of the gradients of N micro-batches to the gradient of one weight update.
 
-    `SUM` adds them. `MEAN` adds each divided by N, which keeps the sum in the range of a single one. `RUNNING_MEAN` keeps
-    the mean of those so far: after gradient n (from 0), acc = acc * n / (n + 1) + gradient / (n + 1).
+    * `SUM`: The sum of the gradients.
+    * `MEAN`: The sum of the gradients, each divided by N first. So the sum stays in the range of a single gradient.
+    * `RUNNING_MEAN`: The mean of the gradients so far: after gradient n (from 0),
+      acc = acc * n / (n + 1) + gradient / (n + 1).
     """
 
     SUM = 0
@@ -29,26 +31,27 @@ class GradientAccumulationReductionMethod(enum.Enum):
 
     @classmethod
     def parse(cls, reduction_method: object) -> GradientAccumulationReductionMethod:
-        """Takes a method, or its name in any case.
+        """Returns the method with this name, in upper or lower case; a method is returned unchanged.
 
         Raises:
-          ValueError: It is neither.
+          ValueError: `reduction_method` is neither a method nor its name.
         """
         return parse_method(cls, reduction_method)
 
 
 @dataclasses.dataclass(frozen=True)
 class AccumulationOptions:
-    """How gradients accumulate.
+    """The options of gradient accumulation.
 
     Attributes:
-      num_mini_batches: How many mini-batches make an update.
-      offload_weight_update_variables: Where the wrapped optimizer's state is kept: on the host, on the device, or (None)
-        wherever the compiler thinks best. The emulator keeps it in one memory; see `update_memory`.
-      replicated_optimizer_state_sharding: Whether each replica keeps a part of that state alone. In the emulator each
-        keeps all of it.
-      dtype: The type of the accumulators: None for that of their variables, a type, or a function from a variable to one.
-      reduction_method: How the gradients become one.
+      num_mini_batches: The number of mini-batches of an update.
+      offload_weight_update_variables: The memory for the variables of the wrapped optimizer: remote memory (True), the
+        device (False), or the choice of the compiler (None). The emulator has one memory; see `update_memory`.
+      replicated_optimizer_state_sharding: True if each replica stores only a part of these variables. In the emulator,
+        each replica stores all of them.
+      dtype: The type of the accumulators: None for that of their variables, a type, or a function from a variable to a
+        type.
+      reduction_method: The reduction of the gradients to one.
     """
 
     num_mini_batches: int
@@ -58,10 +61,10 @@ class AccumulationOptions:
     reduction_method: GradientAccumulationReductionMethod = GradientAccumulationReductionMethod.SUM
 
     def accumulator_dtype(self, variable: Variable) -> tf.DType:
-        """The type of the accumulator of a variable.
+        """Returns the type of the accumulator of a variable.
 
         Raises:
-          TypeError: What the function `dtype` returned is no type of floating-point numbers.
+          TypeError: The function `dtype` did not return a floating-point type.
         """
         if self.dtype is None:
             return tf.as_dtype(variable.dtype)
@@ -76,18 +79,21 @@ class AccumulationOptions:
         return kind
 
 
-def check_sharding(given: Any, faults: Faults) -> None:
-    """Records a fault of options by which replicas share out a state of the optimizer that is not off the chip."""
-    if given.replicated_optimizer_state_sharding and not given.offload_weight_update_variables:
+def check_sharding(options: Any, faults: Faults) -> None:
+    """Records an error if options divide the optimizer's variables among replicas without storing them off the chip."""
+    if options.replicated_optimizer_state_sharding and not options.offload_weight_update_variables:
         faults.add(
             ValueError,
             "To use `replicated_optimizer_state_sharding`, optimizer state must be offloaded by using"
-            f" `offload_weight_update_variables`, which is {given.offload_weight_update_variables!r}: make it True",
+            f" `offload_weight_update_variables`, which is {options.offload_weight_update_variables!r}: make it True",
         )
 
 
 def scale_of(optimizer: object, loss: tf.Tensor) -> tf.Tensor | None:
-    """Returns what a class of the user's multiplies losses by in `get_gradients`, as those of 2021 do; None for all others."""
+    """Returns the factor that `get_gradients` of a user's optimizer multiplies losses by; None for other optimizers.
+
+    Keras optimizers of 2021 called this method, so users override it to scale losses.
+    """
     method = getattr(optimizer, "get_gradients", None)
     package = "" if method is None else method.__module__.partition(".")[0]
     if method is None or package in ("tensorflow", "tensorflow_ipu", "tf_keras"):
@@ -97,30 +103,30 @@ def scale_of(optimizer: object, loss: tf.Tensor) -> tf.Tensor | None:
 
 
 def checked_method(name: str, value: object, faults: Faults) -> GradientAccumulationReductionMethod:
-    """Parses the argument of a reduction method."""
+    """Returns the reduction method of an argument; records an error and returns `SUM` if it is not valid."""
     try:
         return GradientAccumulationReductionMethod.parse(value)
     except ValueError as exc:
-        faults.add(ValueError, f"`{name}` is no such method: {exc}")
+        faults.add(ValueError, f"`{name}` is not a reduction method: {exc}")
         return GradientAccumulationReductionMethod.SUM
 
 
 def checked_options(
-    given: AccumulationOptions,
+    options: AccumulationOptions,
     reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
 ) -> AccumulationOptions:
-    """Checks the options of a constructor and its reduction method, which may be a name."""
+    """Checks options and a reduction method or its name; returns the options with this method."""
     faults = Faults()
-    num_mini_batches, dtype = given.num_mini_batches, given.dtype
+    num_mini_batches, dtype = options.num_mini_batches, options.dtype
     if not is_int(num_mini_batches):
         faults.add(TypeError, f"`num_mini_batches` must be an int, but is {num_mini_batches!r}")
     elif num_mini_batches < 1:
         faults.add(ValueError, f"`num_mini_batches` must be a positive number, at least 1, but is {num_mini_batches}")
     elif num_mini_batches > tf.int32.max:
         faults.add(ValueError, f"`num_mini_batches` must be at most {tf.int32.max}, but is {num_mini_batches}")
-    note_bool("offload_weight_update_variables", given.offload_weight_update_variables, faults, optional=True)
-    note_bool("replicated_optimizer_state_sharding", given.replicated_optimizer_state_sharding, faults)
-    check_sharding(given, faults)
+    note_bool("offload_weight_update_variables", options.offload_weight_update_variables, faults, optional=True)
+    note_bool("replicated_optimizer_state_sharding", options.replicated_optimizer_state_sharding, faults)
+    check_sharding(options, faults)
     if dtype is not None and not is_function(dtype) and _floating(dtype) is None:
         faults.add(
             TypeError,
@@ -128,15 +134,15 @@ def checked_options(
         )
     reduction = checked_method("reduction_method", reduction_method, faults)
     faults.raise_any()
-    return dataclasses.replace(given, reduction_method=reduction)
+    return dataclasses.replace(options, reduction_method=reduction)
 
 
 def _floating(dtype: Any) -> tf.DType | None:
     try:
-        known = tf.as_dtype(dtype)
+        result = tf.as_dtype(dtype)
     except TypeError:
         return None
-    return known if known.is_floating else None
+    return result if result.is_floating else None
 
 
 def _weighted(
@@ -146,30 +152,30 @@ def _weighted(
     total: Callable[[], tf.Tensor],
     value: tf.Tensor,
 ) -> tuple[tf.Tensor | None, tf.Tensor]:
-    """Returns the total if it has to be multiplied, and the gradient to add to it, each times its factor."""
+    """Returns the total times its factor (None if the factor is 1) and the gradient times its factor."""
     if method is GradientAccumulationReductionMethod.SUM:
         return None, value
-    # float32 counts to 2^24. In float16 itself, n + 1 would be n from 2048 on; in bfloat16 from 256 on.
+    # Counts are exact up to 2^24 in float32. In float16, n + 1 would be n from 2048 on; in bfloat16, from 256 on.
     wide = tf.float64 if value.dtype == tf.float64 else tf.float32
     if method is GradientAccumulationReductionMethod.MEAN:
         return None, value * tf.cast(1 / tf.cast(count, wide), value.dtype)
-    before = tf.cast(index, wide)
+    position = tf.cast(index, wide)
     return (
-        total() * tf.cast(before / (before + 1), value.dtype),
-        value * tf.cast(1 / (before + 1), value.dtype),
+        total() * tf.cast(position / (position + 1), value.dtype),
+        value * tf.cast(1 / (position + 1), value.dtype),
     )
 
 
 def accumulated(
     total: tf.Tensor, gradient: tf.Tensor, index: Number, count: Number, method: GradientAccumulationReductionMethod
 ) -> tf.Tensor:
-    """Returns what has accumulated after gradient number `index` of `count`."""
-    kept, added = _weighted(method, index, count, lambda: total, tf.cast(gradient, total.dtype))
-    return (total if kept is None else kept) + added
+    """Returns the accumulator after gradient number `index` of `count`, given its value before."""
+    scaled, added = _weighted(method, index, count, lambda: total, tf.cast(gradient, total.dtype))
+    return (total if scaled is None else scaled) + added
 
 
 class Accumulator:
-    """Adds up the gradients of mini-batches, and after so many of them hands them on, dense."""
+    """The variables that accumulate the gradients of `number` mini-batches, and the counter of mini-batches."""
 
     def __init__(
         self,
@@ -188,21 +194,21 @@ class Accumulator:
         return self._totals
 
     def step(self, gradients: Sequence[Gradient], update: Callable[[list[tf.Tensor]], Nested]) -> tf.Operation:
-        """Adds the gradients of a mini-batch, and updates if it is the last one."""
+        """Adds the gradients of a mini-batch. At the last mini-batch, calls `update` with the dense accumulators."""
         done = [self._add(total, gradient) for total, gradient in zip(self._totals, gradients, strict=True)]
         with tf.control_dependencies(done):
             count = self._counter.assign_add(1, read_value=True)
 
         def complete(_: tf.Tensor) -> tf.Tensor:
-            updated = tf.nest.flatten(update([total.read_value() for total in self._totals]))
-            with tf.control_dependencies([one for one in updated if isinstance(one, (tf.Operation, tf.Tensor))]):
+            updates = tf.nest.flatten(update([total.read_value() for total in self._totals]))
+            with tf.control_dependencies([done for done in updates if isinstance(done, (tf.Operation, tf.Tensor))]):
                 cleared = [total.assign(tf.zeros_like(total), read_value=False) for total in self._totals]
                 cleared.append(self._counter.assign(0, read_value=False))
             with tf.control_dependencies(cleared):
                 return tf.constant(False)
 
-        # A loop of one iteration or none. Of a branch, XLA would copy all that it may update, in every mini-batch, or
-        # compute the update each time and select.
+        # A loop of one iteration or none, in place of a branch. For a branch, XLA would copy all variables that it may
+        # update in every mini-batch, or compute the update each time and select.
         due = tf.equal(count, self._number)
         return tf.group(tf.while_loop(lambda due: due, complete, [due], parallel_iterations=1))
 
@@ -212,6 +218,6 @@ class Accumulator:
             new = accumulated(total.read_value(), gradient, index, self._number, self._reduction)
             return total.assign(new, read_value=False)
         rows = tf.cast(gradient.values, total.dtype)
-        kept, added = _weighted(self._reduction, index, self._number, total.read_value, rows)
-        with tf.control_dependencies([] if kept is None else [total.assign(kept, read_value=False)]):
+        scaled, added = _weighted(self._reduction, index, self._number, total.read_value, rows)
+        with tf.control_dependencies([] if scaled is None else [total.assign(scaled, read_value=False)]):
             return total.scatter_add(tf.IndexedSlices(added, gradient.indices)).op

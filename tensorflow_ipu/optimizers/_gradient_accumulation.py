@@ -1,4 +1,4 @@
-"""The optimizers of TensorFlow 1 that apply the gradients of several mini-batches as one."""
+"""Wrappers of TensorFlow 1's optimizers that accumulate the gradients of several mini-batches for one update."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Accumulating(IpuOptimizer):
-    """Accumulates as its options say."""
+    """The base class of wrappers that accumulate gradients."""
 
     def __init__(
         self, opt: tf.compat.v1.train.Optimizer, options: AccumulationOptions, verify_usage: bool, name: str
@@ -33,17 +33,17 @@ class _Accumulating(IpuOptimizer):
         super().__init__(opt, name)
         self._options = options
         self._verify_usage = verify_usage
-        # The variables that a call of `apply_gradients` has gradients for: where those accumulate.
+        # The accumulator of each call of `apply_gradients`, by the variables that have gradients in the call.
         self._accumulators: dict[tuple[Hashable, ...], Accumulator] = {}
 
     @property
     def options(self) -> AccumulationOptions:
-        """How gradients accumulate, as the constructor was told."""
+        """The options that were passed to the constructor."""
         return self._options
 
     @property
     def accumulators(self) -> list[tf.Variable]:
-        """The variables in which gradients accumulate, of all programs that were traced."""
+        """The variables in which gradients accumulate, for all traced programs."""
         return [total for accumulator in self._accumulators.values() for total in accumulator.totals]
 
     def apply_gradients(
@@ -52,14 +52,22 @@ class _Accumulating(IpuOptimizer):
         global_step: tf.Variable | None = None,
         name: str | None = None,
     ) -> tf.Operation:
-        """Adds the gradients to the accumulators; the last mini-batch has the wrapped optimizer update the variables.
+        """Adds the gradients to the accumulators. At the last mini-batch, the wrapped optimizer updates the variables.
 
-        Gradients may be `tf.IndexedSlices`; accumulated they are dense. `global_step` counts the updates.
+        Args:
+          grads_and_vars: The pairs of gradient and variable. Gradients may be `tf.IndexedSlices`; accumulators are
+            dense.
+          global_step: A variable that counts the updates.
+          name: The name of the operation.
+
+        Returns:
+          The operation that adds the gradients.
 
         Raises:
           ValueError: No variable has a gradient.
-          tf.errors.FailedPreconditionError: There is no loop around in the program being traced, or one of so many
-            iterations that gradients would be left over; the latter is raised as the trace of the program ends.
+          tf.errors.FailedPreconditionError: The call is not in a loop of the program being traced. Or the number of
+            iterations of the loop is not a multiple of `num_mini_batches`; this is raised when the trace of the program
+            ends.
         """
         pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
         if not pairs:
@@ -78,22 +86,27 @@ class _Accumulating(IpuOptimizer):
         key = tuple(variable.ref() for variable in variables)
         if key not in self._accumulators:
             options = self._options
-            # Not in the loop, nor in the program, but with the variables.
+            # The accumulators are created outside of the loop and of the program, as the variables are.
             with tf.init_scope():
                 counter = _zeros((), tf.int32, f"{self._name}/counter", variables[0])
                 totals = [
-                    _zeros(each.shape, options.accumulator_dtype(each), f"{each.name.split(':')[0]}/{self._name}", each)
-                    for each in variables
+                    _zeros(
+                        variable.shape,
+                        options.accumulator_dtype(variable),
+                        f"{variable.name.split(':')[0]}/{self._name}",
+                        variable,
+                    )
+                    for variable in variables
                 ]
             self._accumulators[key] = Accumulator(counter, totals, options.num_mini_batches, options.reduction_method)
         return self._accumulators[key]
 
 
 class GradientAccumulationOptimizerV2(_Accumulating):
-    """Accumulates the gradients of mini-batches, and updates the variables once for so many of them.
+    """A wrapper that accumulates the gradients of `num_mini_batches` mini-batches, and then updates the variables once.
 
-    It goes into a loop of the program, and does the update within: every `num_mini_batches` iterations, the wrapped
-    optimizer gets the reduced gradients, in the type of their accumulators. It must be the outermost optimizer.
+    Use it in a loop of the program. Every `num_mini_batches` iterations, the wrapped optimizer gets the reduced
+    gradients, in the type of their accumulators. The wrapper must be the outermost optimizer.
 
         optimizer = GradientAccumulationOptimizerV2(tf.compat.v1.train.MomentumOptimizer(0.01, 0.9), 8)
 
@@ -114,24 +127,25 @@ class GradientAccumulationOptimizerV2(_Accumulating):
         reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
         name: str = "GradientAccumulationOptimizerV2",
     ) -> None:
-        """Wraps `opt`.
+        """Wraps an optimizer.
 
         Args:
           opt: A `tf.compat.v1.train.Optimizer`.
-          num_mini_batches: How many mini-batches make an update. The loop's iterations must be a multiple.
-          offload_weight_update_variables: Whether the state of `opt` goes to remote memory between updates. The emulator
-            has one memory: recorded in `options`, it counts in `update_memory` alone.
-          replicated_optimizer_state_sharding: Whether that state is divided among the replicas; needs
-            `offload_weight_update_variables=True`. It counts likewise.
-          dtype: The type of the accumulators: None for that of each variable, a floating-point type, or a function from a
-            variable to one.
+          num_mini_batches: The number of mini-batches of an update. The number of iterations of the loop must be a
+            multiple.
+          offload_weight_update_variables: True to store the variables of `opt` in remote memory between updates. This
+            option and the next are recorded and change the result of `update_memory`, but not the emulated program.
+          replicated_optimizer_state_sharding: True to divide these variables among the replicas; needs
+            `offload_weight_update_variables=True`.
+          dtype: The type of the accumulators: None for that of each variable, a floating-point type, or a function from
+            a variable to a type.
           reduction_method: A `GradientAccumulationReductionMethod`, or its name.
-          name: The wrapper's name.
+          name: The name of the wrapper.
 
         Raises:
-          ValueError: `opt` is no such optimizer; `num_mini_batches` is below 1; the reduction is unknown; or the state is
-            to be sharded and not offloaded.
-          TypeError: An argument is of a wrong type.
+          ValueError: `opt` is not such an optimizer, `num_mini_batches` is below 1, the reduction method is unknown, or
+            variables are to be sharded and not offloaded.
+          TypeError: An argument is of the wrong type.
         """
         options = AccumulationOptions(
             num_mini_batches, offload_weight_update_variables, replicated_optimizer_state_sharding, dtype
@@ -140,9 +154,9 @@ class GradientAccumulationOptimizerV2(_Accumulating):
 
 
 class CrossReplicaGradientAccumulationOptimizerV2(GradientAccumulationOptimizerV2):
-    """Accumulates, and takes the mean of what has accumulated over the replicas, once an update.
+    """A wrapper that accumulates gradients, and updates with the mean of the accumulators over the replicas.
 
-    The same as `GradientAccumulationOptimizerV2(CrossReplicaOptimizer(opt), ...)`.
+    It is the same as `GradientAccumulationOptimizerV2(CrossReplicaOptimizer(opt), ...)`.
     """
 
     def __init__(
@@ -155,7 +169,7 @@ class CrossReplicaGradientAccumulationOptimizerV2(GradientAccumulationOptimizerV
         reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
         name: str = "CrossReplicaGradientAccumulationOptimizerV2",
     ) -> None:
-        """Wraps `opt`; see `GradientAccumulationOptimizerV2` for the arguments, and for what is raised."""
+        """Wraps `opt`, with the arguments and errors of `GradientAccumulationOptimizerV2`."""
         super().__init__(
             CrossReplicaOptimizer(opt), num_mini_batches, offload_weight_update_variables,
             replicated_optimizer_state_sharding, dtype, reduction_method, name,
@@ -163,9 +177,9 @@ class CrossReplicaGradientAccumulationOptimizerV2(GradientAccumulationOptimizerV
 
 
 class GradientAccumulationOptimizer(_Accumulating):
-    """Adds up the gradients of mini-batches, and updates the variables with the sum.
+    """A wrapper that accumulates the gradients of mini-batches, and updates the variables with their sum.
 
-    The earlier form of `GradientAccumulationOptimizerV2`, which accumulates in the types of the variables.
+    This is the earlier form of `GradientAccumulationOptimizerV2`. It accumulates in the types of the variables.
     """
 
     def __init__(
@@ -175,19 +189,23 @@ class GradientAccumulationOptimizer(_Accumulating):
         verify_usage: bool = True,
         name: str = "GradientAccumulationOptimizer",
     ) -> None:
-        """Wraps `opt`; see `GradientAccumulationOptimizerV2` for the other arguments, and for what is raised.
+        """Wraps an optimizer, with the errors of `GradientAccumulationOptimizerV2`.
 
-        `verify_usage` says whether to check that the optimizer is in a loop whose iterations are a multiple of
-        `num_mini_batches`. Without, gradients that are left over wait for the next run.
+        Args:
+          opt: A `tf.compat.v1.train.Optimizer`.
+          num_mini_batches: The number of mini-batches of an update.
+          verify_usage: True to check that the optimizer is in a loop with a multiple of `num_mini_batches` iterations.
+            If False, the gradients of an incomplete update wait for the next run.
+          name: The name of the wrapper.
         """
         check_bool("verify_usage", verify_usage)
         super().__init__(opt, checked_options(AccumulationOptions(num_mini_batches)), verify_usage, name)
 
 
 class CrossReplicaGradientAccumulationOptimizer(GradientAccumulationOptimizer):
-    """Adds up gradients, and takes the mean of the sum over the replicas, once an update.
+    """A wrapper that accumulates gradients, and updates with the mean of their sums over the replicas.
 
-    The same as `GradientAccumulationOptimizer(CrossReplicaOptimizer(opt), ...)`.
+    It is the same as `GradientAccumulationOptimizer(CrossReplicaOptimizer(opt), ...)`.
     """
 
     def __init__(
@@ -197,12 +215,12 @@ class CrossReplicaGradientAccumulationOptimizer(GradientAccumulationOptimizer):
         verify_usage: bool = True,
         name: str = "CrossReplicaGradientAccumulationOptimizer",
     ) -> None:
-        """Wraps `opt`; see `GradientAccumulationOptimizer` for the arguments, and for what is raised."""
+        """Wraps `opt`, with the arguments and errors of `GradientAccumulationOptimizer`."""
         super().__init__(CrossReplicaOptimizer(opt), num_mini_batches, verify_usage, name)
 
 
-def _zeros(shape: ShapeLike, dtype: tf.DType, name: str, beside: tf.Variable) -> tf.Variable:
+def _zeros(shape: ShapeLike, dtype: tf.DType, name: str, neighbor: tf.Variable) -> tf.Variable:
     if not tf.executing_eagerly():
-        return kept_variables.zeros(shape, dtype, name, beside.device)
-    with tf.device(beside.device):
+        return kept_variables.zeros(shape, dtype, name, neighbor.device)
+    with tf.device(neighbor.device):
         return tf.Variable(lambda: tf.zeros(shape, dtype), trainable=False, name=name)

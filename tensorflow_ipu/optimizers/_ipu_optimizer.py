@@ -1,4 +1,4 @@
-"""The base of the wrappers of TensorFlow 1's optimizers, those that are no more than it, and means over replicas."""
+"""The base class of wrappers of TensorFlow 1's optimizers, wrappers without accumulation, and means over replicas."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ if TYPE_CHECKING:
 
 
 class IpuOptimizer(tf.compat.v1.train.Optimizer):
-    """Wraps a `tf.compat.v1.train` optimizer, and by itself changes nothing.
+    """A wrapper of a `tf.compat.v1.train` optimizer that changes nothing.
 
-    A wrapper overrides what it changes: `compute_gradients` or `apply_gradients`. Wrappers nest.
+    Subclasses override `compute_gradients` or `apply_gradients`. A wrapper may wrap another wrapper.
     """
 
     def __init__(self, opt: tf.compat.v1.train.Optimizer, name: str | None = None) -> None:
-        """Wraps `opt`, which owns the slots and updates the variables; the name is that of the class if omitted.
+        """Wraps an optimizer.
+
+        Args:
+          opt: The optimizer, which owns the slots and updates the variables.
+          name: The name of the wrapper; the name of the class if omitted.
 
         Raises:
-          ValueError: `opt` is no `tf.compat.v1.train.Optimizer`.
+          ValueError: `opt` is not a `tf.compat.v1.train.Optimizer`.
         """
         if not isinstance(opt, tf.compat.v1.train.Optimizer):
             raise ValueError(
                 f"`opt` must be a `tf.compat.v1.train.Optimizer`, but is {opt!r}. A Keras optimizer needs no wrapper of"
-                " this module: under `IPUStrategy` it works as it is"
+                " this module under `IPUStrategy`"
             )
         super().__init__(False, name or type(self).__name__)
         self._opt = opt
@@ -39,10 +43,12 @@ class IpuOptimizer(tf.compat.v1.train.Optimizer):
     def compute_gradients(
         self, loss: TensorLike | Callable[[], TensorLike], var_list: Sequence[tf.Variable] | None = None, **kwargs: Any
     ) -> list[tuple[Gradient | None, tf.Variable]]:
-        """The wrapped optimizer's pairs of gradient and variable.
+        """Returns the wrapped optimizer's pairs of gradient and variable.
 
-        `loss` is the scalar to minimize, or in eager execution a function that gives it. `var_list` has the variables, all
-        trainable ones if omitted. `kwargs` are further arguments of the wrapped optimizer.
+        Args:
+          loss: The scalar to minimize, or in eager execution a function that returns it.
+          var_list: The variables; all trainable variables if omitted.
+          **kwargs: Further arguments of the wrapped optimizer's method.
         """
         return self._opt.compute_gradients(loss, var_list=var_list, **kwargs)
 
@@ -52,29 +58,35 @@ class IpuOptimizer(tf.compat.v1.train.Optimizer):
         global_step: tf.Variable | None = None,
         name: str | None = None,
     ) -> tf.Operation:
-        """The operation, called `name`, in which the wrapped optimizer updates variables by pairs of gradient and variable.
+        """Updates the variables with the wrapped optimizer.
 
-        Updates are counted in the variable `global_step`, if there is one.
+        Args:
+          grads_and_vars: The pairs of gradient and variable.
+          global_step: A variable that counts the updates.
+          name: The name of the operation.
+
+        Returns:
+          The operation that updates the variables.
         """
         return self._opt.apply_gradients(grads_and_vars, global_step=global_step, name=name)
 
     def get_name(self) -> str:
-        """The wrapped optimizer's name."""
+        """Returns the wrapped optimizer's name."""
         return self._opt.get_name()
 
     def get_slot(self, *args: Any, **kwargs: Any) -> tf.Variable | None:
-        """The wrapped optimizer's slot of a variable."""
+        """Returns the wrapped optimizer's slot of a variable."""
         return self._opt.get_slot(*args, **kwargs)
 
     def get_slot_names(self, *args: Any, **kwargs: Any) -> list[str]:
-        """The names of the wrapped optimizer's slots."""
+        """Returns the names of the wrapped optimizer's slots."""
         return self._opt.get_slot_names(*args, **kwargs)
 
     def variables(self) -> list[tf.Variable]:
-        """The wrapped optimizer's variables."""
+        """Returns the wrapped optimizer's variables."""
         return self._opt.variables()
 
-    # In checkpoints, the wrapper stands for the wrapped optimizer, with or without which one can go on from them.
+    # In checkpoints, the wrapper is replaced by the wrapped optimizer, so they can be read with or without the wrapper.
 
     def _trackable_children(self, *args: Any, **kwargs: Any) -> Any:
         return self._opt._trackable_children(*args, **kwargs)
@@ -92,7 +104,7 @@ class IpuOptimizer(tf.compat.v1.train.Optimizer):
 
 
 def mean(gradients: Sequence[Gradient | None]) -> list[tf.Tensor | None]:
-    """Returns the means of gradients over all replicas, by one exchange."""
+    """Returns the means of gradients over all replicas, with one collective."""
     dense = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
     reduced = iter(reductions.all_reduce(dense, mean=True))
     return [None if gradient is None else next(reduced) for gradient in gradients]
@@ -100,29 +112,29 @@ def mean(gradients: Sequence[Gradient | None]) -> list[tf.Tensor | None]:
 
 @contextlib.contextmanager
 def as_they_are() -> Iterator[None]:
-    """A block in which optimizers take gradients as they are; under a strategy they would add up those of the replicas."""
-    around = tf.distribute.get_replica_context()
-    if around is None or not tf.distribute.has_strategy():
+    """A context in which optimizers do not sum gradients over replicas, as they do under a strategy."""
+    context = tf.distribute.get_replica_context()
+    if context is None or not tf.distribute.has_strategy():
         yield
     else:
-        with _NoReduction(around):
+        with _NoReduction(context):
             yield
 
 
 class _NoReduction(tf.distribute.ReplicaContext):
-    """The context of a replica, as optimizers see it, but for its sums."""
+    """A copy of a replica's context whose all-reduce returns the values unchanged."""
 
-    def __init__(self, around: tf.distribute.ReplicaContext) -> None:
-        super().__init__(around.strategy, replica_id_in_sync_group=0)
-        self._around = around
+    def __init__(self, context: tf.distribute.ReplicaContext) -> None:
+        super().__init__(context.strategy, replica_id_in_sync_group=0)
+        self._context = context
 
     @property
     def replica_id_in_sync_group(self) -> int | tf.Tensor:
-        return self._around.replica_id_in_sync_group
+        return self._context.replica_id_in_sync_group
 
     @property
     def devices(self) -> tuple[str, ...]:
-        return self._around.devices
+        return self._context.devices
 
     def all_reduce(self, reduce_op: object, value: Nested, options: object = None) -> Nested:
         del reduce_op, options
@@ -135,7 +147,7 @@ class _NoReduction(tf.distribute.ReplicaContext):
 
 
 class View:
-    """An object some attributes of which are others."""
+    """A view of an object in which some attributes are replaced."""
 
     def __init__(self, inner: object, **attributes: object) -> None:
         self._inner = inner
@@ -146,13 +158,17 @@ class View:
 
 
 def _values(reduce_op: object, pairs: Iterable[tuple[Nested, object]], options: object = None) -> list[Nested]:
-    """Returns the gradients as they are; a strategy would reduce them."""
+    """Returns the gradients unchanged, in place of `batch_reduce_to`, which would reduce them over replicas."""
     del reduce_op, options
     return [value for value, _ in pairs]
 
 
 def apply_cross_replica_op_single(grad: Gradient | None, var: tf.Variable) -> tuple[tf.Tensor | None, tf.Variable]:
-    """The mean of a gradient over the replicas, and its variable. `tf.IndexedSlices` become dense, and None stays None.
+    """Returns the mean of a gradient over the replicas, and its variable.
+
+    Args:
+      grad: The gradient. `tf.IndexedSlices` become dense, and None stays None.
+      var: The variable.
 
     Raises:
       RuntimeError: No program is being traced.
@@ -163,7 +179,10 @@ def apply_cross_replica_op_single(grad: Gradient | None, var: tf.Variable) -> tu
 def apply_cross_replica_op(
     grads_and_vars: Iterable[tuple[Gradient | None, tf.Variable]],
 ) -> list[tuple[tf.Tensor | None, tf.Variable]]:
-    """As `apply_cross_replica_op_single`, for pairs of gradient and variable, all in one exchange.
+    """Returns the means of gradients over the replicas, with their variables. One collective reduces all gradients.
+
+    Args:
+      grads_and_vars: The pairs of gradient and variable, as in `apply_cross_replica_op_single`.
 
     Raises:
       RuntimeError: No program is being traced.
@@ -174,9 +193,9 @@ def apply_cross_replica_op(
 
 
 class CrossReplicaOptimizer(IpuOptimizer):
-    """Has the wrapped optimizer update with the mean of the gradients over the replicas.
+    """A wrapper that updates the variables with the mean of the gradients over the replicas.
 
-    Under a strategy, other optimizers take the sum.
+    Under a strategy, other optimizers use the sum.
     """
 
     def __init__(self, opt: tf.compat.v1.train.Optimizer, name: str = "CrossReplicaOptimizer") -> None:
@@ -189,7 +208,7 @@ class CrossReplicaOptimizer(IpuOptimizer):
         global_step: tf.Variable | None = None,
         name: str | None = None,
     ) -> tf.Operation:
-        """Takes the means of the gradients, and has the wrapped optimizer update; see `IpuOptimizer`.
+        """Updates the variables with the means of the gradients over the replicas; see `IpuOptimizer`.
 
         Raises:
           RuntimeError: No program is being traced.
@@ -200,9 +219,12 @@ class CrossReplicaOptimizer(IpuOptimizer):
 
 
 class MapGradientOptimizer(IpuOptimizer):
-    """Applies a function to each gradient before the wrapped optimizer gets to see it.
+    """A wrapper that applies a function to each gradient before the wrapped optimizer uses it.
 
-    optimizer = MapGradientOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1), lambda grad, var: grad + 0.01 * var)
+    This example adds a weight decay:
+
+        opt = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        optimizer = MapGradientOptimizer(opt, lambda grad, var: grad + 0.01 * var)
     """
 
     def __init__(
@@ -211,11 +233,16 @@ class MapGradientOptimizer(IpuOptimizer):
         gradient_mapping_function: GradientMapping,
         name: str = "MapGradientOptimizer",
     ) -> None:
-        """Wraps an optimizer; the function is from a gradient and the value of its variable to the gradient to use.
+        """Wraps an optimizer.
+
+        Args:
+          wrapped_optimizer: A `tf.compat.v1.train.Optimizer`.
+          gradient_mapping_function: Returns the gradient to use, given a gradient and the value of its variable.
+          name: The name of the wrapper.
 
         Raises:
-          ValueError: `wrapped_optimizer` is no `tf.compat.v1.train.Optimizer`.
-          TypeError: `gradient_mapping_function` cannot be called.
+          ValueError: `wrapped_optimizer` is not a `tf.compat.v1.train.Optimizer`.
+          TypeError: `gradient_mapping_function` is not callable.
         """
         super().__init__(wrapped_optimizer, name)
         if not callable(gradient_mapping_function):
@@ -225,16 +252,16 @@ class MapGradientOptimizer(IpuOptimizer):
     def compute_gradients(
         self, loss: TensorLike | Callable[[], TensorLike], var_list: Sequence[tf.Variable] | None = None, **kwargs: Any
     ) -> list[tuple[Gradient | None, tf.Variable]]:
-        """The wrapped optimizer's pairs, each gradient mapped. Variables that the loss does not reach keep None."""
+        """Returns the wrapped optimizer's pairs with mapped gradients. The gradient None stays None."""
         pairs = super().compute_gradients(loss, var_list=var_list, **kwargs)
         return [(gradient if gradient is None else self._map(gradient, var.value()), var) for gradient, var in pairs]
 
 
 class ShardedOptimizer(IpuOptimizer):
-    """Trains a model whose layers are sharded over IPUs, as the wrapped optimizer does.
+    """A wrapper for a model whose layers are sharded over IPUs.
 
-    Gradients are on the shards of their operations in any case. This places sums of several gradients too, and what else
-    TensorFlow puts beside the forward operations.
+    Gradients are on the shards of their forward operations even without this wrapper. The wrapper also places sums of
+    gradients, and other operations that TensorFlow colocates with forward operations.
     """
 
     def __init__(self, optimizer: tf.compat.v1.train.Optimizer) -> None:
@@ -244,7 +271,7 @@ class ShardedOptimizer(IpuOptimizer):
     def compute_gradients(
         self, loss: TensorLike | Callable[[], TensorLike], var_list: Sequence[tf.Variable] | None = None, **kwargs: Any
     ) -> list[tuple[Gradient | None, tf.Variable]]:
-        """As in `IpuOptimizer`, with all that computes the gradients placed: `colocate_gradients_with_ops` is True."""
+        """Returns pairs as `IpuOptimizer`, with `colocate_gradients_with_ops=True`, and places operations on shards."""
         kwargs["colocate_gradients_with_ops"] = True
         pairs = super().compute_gradients(loss, var_list=var_list, **kwargs)
         if not tf.executing_eagerly():

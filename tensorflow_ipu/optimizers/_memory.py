@@ -1,4 +1,4 @@
-"""The memory of a machine that weights and their updates would take, in its IPUs and beside them."""
+"""The memory that weights and their updates would need on a machine, on its IPUs and in remote memory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class UpdateMemory:
-    """What one replica keeps between two micro-batches, in bytes. A model of the machine: the emulator has one memory.
+    """The memory that one replica needs between two micro-batches, in bytes.
+
+    This is a prediction for a machine: the emulator has one memory.
 
     Attributes:
-      weights: The variables that are trained.
-      accumulators: Where gradients of micro-batches add up; 0 without accumulation.
-      state_on_chip: The optimizer's state (momentum, moments, counts) in the memory of the IPU.
-      state_off_chip: The same in remote memory.
+      weights: The trained variables.
+      accumulators: The accumulators of gradients; 0 without accumulation.
+      state_on_chip: The variables of the optimizer (momentum, moments, counts) in the memory of the IPUs.
+      state_off_chip: The variables of the optimizer in remote memory.
     """
 
     weights: int
@@ -34,24 +36,24 @@ class UpdateMemory:
 
     @property
     def on_chip(self) -> int:
-        """All that is in the memory of the replica's IPUs."""
+        """The bytes in the memory of the replica's IPUs."""
         return self.weights + self.accumulators + self.state_on_chip
 
 
 def update_memory(
     optimizer: Optimizer, variables: Iterable[Variable], replicas: int = 1, minimum_remote_tensor_size: int = 128
 ) -> UpdateMemory:
-    """Tells what memory a replica needs for its weights and their updates, as the options of the optimizer place it.
+    """Returns the memory that a replica needs for its weights and their updates.
 
-    With `offload_weight_update_variables=True` the state is off the chip, but for tensors that are too small; with
-    `replicated_optimizer_state_sharding` too, a replica keeps its part alone of that.
+    With `offload_weight_update_variables=True`, the variables of the optimizer are off the chip, except tensors that
+    are too small. If `replicated_optimizer_state_sharding` is also True, each replica stores one part of these.
 
     Args:
-      optimizer: An optimizer of `tf.compat.v1.train` or Keras, or a wrapper of it, accumulating or not. What state it has
-        by now counts: it makes it at its first update, or in Keras's `build`.
-      variables: The variables that it trains.
-      replicas: Among how many replicas a state is divided, if it is.
-      minimum_remote_tensor_size: How many bytes a tensor must have to be kept off the chip: the attribute of
+      optimizer: An optimizer of `tf.compat.v1.train` or Keras, or a wrapper of one. Only variables that the optimizer
+        has already created count. It creates them at its first update, or in Keras's `build`.
+      variables: The variables that the optimizer trains.
+      replicas: The number of replicas among which sharded variables are divided.
+      minimum_remote_tensor_size: The smallest size in bytes of a tensor that is stored off the chip: the attribute of
         `IPUConfig.optimizations` of this name.
 
     Raises:
@@ -78,8 +80,8 @@ def update_memory(
 
 
 def state_of(optimizer: Any) -> list[Variable]:
-    """The variables of the optimizer that updates the weights, inside of all its wrappers."""
-    while hasattr(optimizer, "inner_optimizer"):  # Those of Keras's wrappers have the wrappers' own as well.
+    """Returns the variables of the innermost optimizer, which updates the weights."""
+    while hasattr(optimizer, "inner_optimizer"):  # The list of a Keras wrapper includes its own variables.
         optimizer = optimizer.inner_optimizer
     state: Any = getattr(optimizer, "variables", None)
     if state is None:
@@ -88,12 +90,12 @@ def state_of(optimizer: Any) -> list[Variable]:
 
 
 def accumulators_of(optimizer: Any) -> list[Variable]:
-    """The variables in which wrappers of an optimizer accumulate gradients: those that they have made by now."""
-    found: list[Variable] = []
+    """Returns the accumulators of all wrappers of an optimizer that exist already."""
+    accumulators: list[Variable] = []
     while optimizer is not None:
-        found += getattr(optimizer, "accumulators", ())
+        accumulators += getattr(optimizer, "accumulators", ())
         optimizer = getattr(optimizer, "inner_optimizer", None)
-    return found
+    return accumulators
 
 
 def bytes_of(variable: Variable) -> int:
@@ -101,5 +103,5 @@ def bytes_of(variable: Variable) -> int:
 
 
 def _bytes(tensor: Variable, dtype: DTypeLike, parts: int = 1) -> int:
-    """Returns the bytes of one of so many equal parts of a tensor, the last of which is filled up."""
+    """Returns the size in bytes of one of `parts` equal parts of a tensor, with padding in the last part."""
     return math.ceil(math.prod(tensor.shape) / parts) * tf.as_dtype(dtype).size  # pyright: ignore[reportArgumentType, reportCallIssue]  # Known.

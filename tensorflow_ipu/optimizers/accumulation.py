@@ -1,4 +1,4 @@
-"""What higher layers use of optimizers that accumulate and reduce gradients."""
+"""The functions of optimizer wrappers that higher layers of the package use."""
 
 from tensorflow_ipu.optimizers._accumulator import (
     Accumulator,

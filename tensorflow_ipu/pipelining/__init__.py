@@ -1,4 +1,4 @@
-"""Pipelines: schedules as plans that are checked, drawn, costed and executed."""
+"""Pipelines of stages on several IPUs: their plans, and the programs that execute them."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tensorflow_ipu.pipelining.program import TracedPipeline, last_pipeline, pipelines_of
     from tensorflow_ipu.pipelining.weight_update import OptimizerFunctionOutput
 
-# Plans need neither TensorFlow nor a model of the machine: what does is imported when it is used.
+# Plans need neither TensorFlow nor a model of the machine. Modules that need one are imported at the first use of a name.
 _HOLDERS = {
     name: f"tensorflow_ipu.{module}"
     for module, names in {

@@ -1,4 +1,4 @@
-"""`pipeline`: stages, a schedule and an optimizer as one program, which executes their plan."""
+"""`pipeline`, which adds a pipeline of stages to a program, and `recomputation_checkpoint`."""
 
 from __future__ import annotations
 
@@ -58,76 +58,94 @@ def pipeline(
     *,
     phase_liveness: Liveness | None = None,
 ) -> tf.Operation:
-    """Runs a model in stages, each on an IPU of its own, over the micro-batches of an infeed.
+    """Runs a model in stages on several IPUs, over the micro-batches of an infeed.
 
-    Called where a program is traced: in a `tf.function` that a strategy runs, or in what `compiler.compile` gets. Whatever
-    the schedule, the mapping and the recomputation, all micro-batches of a pass see the same weights, and one update
-    follows. The first stage gets `inputs`, then an element of the infeed (a tuple by position, a dict by name), each other
-    stage what the stage before returned. Variables may be used by stages of one IPU only.
+    A pass of the pipeline runs all stages on a number of micro-batches and then, in training, updates the weights once.
+    All micro-batches of a pass use the same weights. The results do not depend on the schedule, the device mapping and
+    the recomputation mode.
+
+    The first stage gets `inputs`, then an element of the infeed: by position for a tuple, by name for a dict. Each
+    other stage gets the outputs of the stage before. Stages that use the same variable must be on the same IPU.
+
+    Call it while a program is traced: in a `tf.function` that a strategy runs, or in a function that `compiler.compile`
+    compiles.
 
     Args:
-      computational_stages: The stages, two or more functions. A list of functions in place of one is a stage of concurrent
-        parts: all get the same arguments, and their results are concatenated.
-      gradient_accumulation_count: How many micro-batches one pass has; a multiple of `overlap_length(...)`. A whole
-        number, or an integer scalar, which is checked when the program runs if it is known only then.
-      gradient_accumulation_dtype: The type in which gradients are accumulated, and handed to the optimizer: None for that
-        of the variable, a dtype, or a function from a variable to one.
-      gradient_accumulation_for_captured_grads: Whether captured gradients are summed over a pass, or its last ones.
-      repeat_count: How often the pass is run.
-      batch_serialization_iterations: How many elements of the infeed take the place of each micro-batch. With
-        `PipelineSchedule.Sequential` on one IPU alone.
-      inputs: The first stage's first arguments, the same for each micro-batch: a list of tensors, or one.
-      infeed_queue: The queue of the first stage's further arguments, or an iterator of a dataset, `iter(dataset)` in the
-        strategy's scope.
-      outfeed_queue: The queue that gets the last stage's results, one element a micro-batch: in training a list of its
-        outputs, otherwise what it returned.
-      optimizer_function: From the outputs of the last stage to an `OptimizerFunctionOutput`; None to infer only.
-      device_mapping: For each stage its IPU, or the list of the IPUs of its parts; -1 is all IPUs: such a stage may share
-        variables with any other, and is planned on IPU 0. One after the other if omitted; all on IPU 0 with batch
-        serialization; for phases their one group of IPUs, or two in turns.
+      computational_stages: The stages: two or more functions. A list of functions in the place of a function is a stage
+        of concurrent parts: all parts get the same arguments, and their outputs are concatenated.
+      gradient_accumulation_count: The number of micro-batches of a pass; a multiple of `overlap_length(...)`. A whole
+        number or an integer scalar. If it is known at run time only, it is checked when the program runs.
+      gradient_accumulation_dtype: The type in which gradients are accumulated and passed to the optimizer: None for
+        that of the variable, a dtype, or a function from a variable to a dtype.
+      gradient_accumulation_for_captured_grads: True to enqueue the sums of captured gradients over a pass, False to
+        enqueue the captured gradients of the last micro-batch.
+      repeat_count: The number of passes.
+      batch_serialization_iterations: The number of elements of the infeed that make up one micro-batch. Numbers above 1
+        require `PipelineSchedule.Sequential` on one IPU.
+      inputs: The first arguments of the first stage, the same for each micro-batch: a list of tensors, or a tensor.
+      infeed_queue: The queue of the other arguments of the first stage, or the iterator of a dataset: `iter(dataset)`
+        in the strategy's scope.
+      outfeed_queue: The queue that gets the results of the last stage, one element for each micro-batch. In training,
+        an element is the list of its outputs; in inference, it is the structure that the stage returned.
+      optimizer_function: Returns an `OptimizerFunctionOutput`, given the outputs of the last stage; None for inference.
+      device_mapping: For each stage, its IPU, or the list of the IPUs of its parts, or -1 for all IPUs. A stage on all
+        IPUs may share variables with any other stage, and is planned on IPU 0. If omitted, stages are on consecutive
+        IPUs, or all on IPU 0 with batch serialization; phases are on one group of IPUs, or alternately on two.
       pipeline_schedule: `PipelineSchedule.Grouped` if omitted; `Sequential` with batch serialization.
-      recomputation_mode: How activations are recomputed; all are stashed if omitted.
-      forward_propagation_stages_poplar_options: For each stage its `PipelineStageOptions`. Recorded alone, as is each
-        option that follows up to `offload_weights`.
-      backward_propagation_stages_poplar_options: Likewise.
-      weight_update_poplar_options: A `PipelineStageOptions`.
-      offload_weight_update_variables: Whether the optimizer's state rests off the chip.
-      replicated_optimizer_state_sharding: Whether replicas share that state out; needs that it is offloaded.
-      offload_activations: Whether stashes rest off the chip.
-      offload_gradient_accumulation_buffers: Whether accumulators do.
-      replicated_weight_sharding: Whether replicas share the weights out.
-      offload_weights: Whether weights rest off the chip.
+      recomputation_mode: The method of recomputing activations. If omitted, all activations are stashed.
+      forward_propagation_stages_poplar_options: For each stage, its `PipelineStageOptions`. This option and the next
+        eight, up to `offload_weights`, are recorded but do not change the emulated program.
+      backward_propagation_stages_poplar_options: The same for backward passes.
+      weight_update_poplar_options: The `PipelineStageOptions` of the weight update.
+      offload_weight_update_variables: True to store the optimizer's slots off the chip.
+      replicated_optimizer_state_sharding: True to divide the slots among the replicas; needs
+        `offload_weight_update_variables=True`.
+      offload_activations: True to store stashes off the chip.
+      offload_gradient_accumulation_buffers: True to store gradient accumulators off the chip.
+      replicated_weight_sharding: True to divide the weights among the replicas.
+      offload_weights: True to store weights off the chip.
       continuous_weight_updates: Not supported.
-      outfeed_loss: Whether the outfeed gets the loss in place of the outputs.
-      accumulate_outfeed: Whether results are summed over a pass, and enqueued once: in inference, a single one in a list.
-      accumulate_outfeed_dtype: The type of these sums: None for that of the results, a dtype, or a function to one.
-      outfeed_mask: For each output of the last stage whether it is left out of the outfeed.
-      reduction_method: How gradients of micro-batches become one: a `GradientAccumulationReductionMethod` or its name.
+      outfeed_loss: True to enqueue the loss in place of the outputs.
+      accumulate_outfeed: True to sum the results over a pass and enqueue the sums once. In inference, the element is
+        a list even if there is only one sum.
+      accumulate_outfeed_dtype: The type of these sums: None for that of the results, a dtype, or a function to a dtype.
+      outfeed_mask: For each output of the last stage, True to omit it from the outfeed.
+      reduction_method: The reduction of the gradients of micro-batches to one: a `GradientAccumulationReductionMethod`
+        or its name.
       name: A name for the pipeline.
-      phase_liveness: With a `PhasedExecution`, when phases leave the chip: `Liveness.OffChipAfterEachPhase` if omitted.
+      phase_liveness: With a `PhasedExecution`, the time at which phases leave the chip.
+        `Liveness.OffChipAfterEachPhase` if omitted.
 
     Returns:
-      An operation. The program runs all of the pipeline, whether or not anything depends on it.
+      An operation. The program runs the whole pipeline, even if nothing depends on this operation.
 
     Raises:
-      ValueError: An argument is out of range, or two do not go together; a stage captures a tensor; stages of different
-        IPUs share a variable.
-      TypeError: An argument is of a wrong kind.
-      NotImplementedError: The schedule cannot do what is asked for, or `continuous_weight_updates` is set.
+      ValueError: An argument is out of range, or two arguments exclude each other. Or a stage captures a tensor, or
+        stages on different IPUs share a variable.
+      TypeError: An argument is of the wrong type.
+      NotImplementedError: The schedule does not support another argument, or `continuous_weight_updates` is True.
       RuntimeError: There is no variable to train, or no program is being traced.
-      FailedPreconditionError: Of `tf.errors`; the number of micro-batches is no such multiple.
+      tf.errors.FailedPreconditionError: The number of micro-batches is not a multiple of `overlap_length(...)`.
     """
-    given = locals()  # As they are in the signature.
-    from tensorflow_ipu.pipelining.program import build  # It takes time to import.
+    arguments = locals()  # Before any other assignment, these are the parameters only.
+    from tensorflow_ipu.pipelining.program import build  # A late import, as it takes time.
 
     try:
-        return build(Arguments(**given))
+        return build(Arguments(**arguments))
     except Exception as exc:
-        raise tracebacks.blamed_on_call(exc)  # noqa: B904  (It is the same.)
+        raise tracebacks.blamed_on_call(exc)  # noqa: B904  (It is the same exception.)
 
 
 def recomputation_checkpoint(tensors: Nested, name: str | None = None) -> Nested:
-    """Marks tensors, one or a structure, as stashed even where their stage recomputes, and returns the same tensors."""
+    """Marks tensors that are stashed even if their stage recomputes.
+
+    Args:
+      tensors: A tensor or a structure of tensors of the stage.
+      name: A name for the operations.
+
+    Returns:
+      The same tensors.
+    """
     from tensorflow_ipu.pipelining.stage_graphs import CHECKPOINT
 
     mark = {CHECKPOINT: tf.compat.v1.AttrValue(b=True)}

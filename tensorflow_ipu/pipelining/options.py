@@ -1,4 +1,4 @@
-"""The arguments of `pipeline`: declared once, checked all at once, and read from here by Keras, printing and files."""
+"""The arguments of `pipeline`, with all their checks. The Keras options of pipelines are derived from them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tensorflow_ipu.pipelining.schedule.enums import (
 )
 from tensorflow_ipu.pipelining.schedule.phased import Phased
 from tensorflow_ipu.pipelining.schedule.pipelined import Pipelined
+from tensorflow_ipu.pipelining.schedule.plan import counted
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -37,14 +38,14 @@ _KINDS = ("convolution_options", "matmul_options", "slice_options")
 
 
 class PoplarOption(NamedTuple):
-    """One recorded option."""
+    """The name and the value of a recorded option."""
 
     option: str
     value: str
 
 
 class StageOptionsRecord(NamedTuple):
-    """The options that a `PipelineStageOptions` recorded, in their order."""
+    """The options that a `PipelineStageOptions` has recorded, in their order."""
 
     convolution_options: tuple[PoplarOption, ...]
     matmul_options: tuple[PoplarOption, ...]
@@ -52,7 +53,7 @@ class StageOptionsRecord(NamedTuple):
 
 
 class PipelineStageOptions:
-    """Options for the libraries that a stage uses on hardware. They tune hardware, so here they change nothing."""
+    """Options of the vendor's libraries for one stage. They are recorded but do not change the emulated program."""
 
     def __init__(
         self,
@@ -60,31 +61,37 @@ class PipelineStageOptions:
         matmul_options: Mapping[str, str] | None = None,
         slice_options: Mapping[str, str] | None = None,
     ) -> None:
-        """Records names and values of options for convolutions, for matrix products, and for slices, gathers and scatters.
+        """Records options, each a dict of names and values.
+
+        Args:
+          convolution_options: Options for convolutions.
+          matmul_options: Options for matrix products.
+          slice_options: Options for slices, gathers and scatters.
 
         Raises:
-          TypeError: An argument is no dict, or has a key or a value that is no string. All faults together.
-          ValueError: The value of an option is none that it can have.
+          TypeError: An argument is not a dict, or has a key or a value that is not a string. All errors are reported
+            together.
+          ValueError: An option does not support its value.
         """
-        given = dict(zip(_KINDS, (convolution_options, matmul_options, slice_options), strict=True))
+        options_by_kind = dict(zip(_KINDS, (convolution_options, matmul_options, slice_options), strict=True))
         faults = Faults()
-        for name, options in given.items():
+        for name, options in options_by_kind.items():
             if options is not None and not isinstance(options, dict):
                 faults.add(TypeError, f"`{name}` must be a dict of names and values, but is {options!r}")
                 continue
             untyped = [item for item in (options or {}).items() if not all(isinstance(part, str) for part in item)]
             for key, value in untyped:
-                words = f"must have strings as names and values, but has `{key!r}: {value!r}`; write it as text"
-                faults.add(TypeError, f"`{name}` {words}")
+                message = f"must have strings as names and values, but has `{key!r}: {value!r}`; write it as text"
+                faults.add(TypeError, f"`{name}` {message}")
             for fault in () if untyped else poplar_options.faults(name, options or {}):
                 faults.add(ValueError, fault)
         faults.raise_any()
         self._record = StageOptionsRecord(
-            *(tuple(PoplarOption(*item) for item in (options or {}).items()) for options in given.values())
+            *(tuple(PoplarOption(*item) for item in (options or {}).items()) for options in options_by_kind.values())
         )
 
     def get_proto(self) -> StageOptionsRecord:
-        """The recorded options, under the field names of the message that hardware is given."""
+        """Returns the recorded options. The fields have the names of the SDK's protocol buffer message."""
         return self._record
 
     def __eq__(self, other: object) -> bool:
@@ -102,9 +109,9 @@ def _note_stage_options(name: str, value: object, faults: Faults) -> None:
     if value is not None and not isinstance(value, (list, tuple)):
         faults.add(TypeError, f"`{name}` must be a list of `PipelineStageOptions`, but is {value!r}")
         return
-    for each in (inner for item in value or () for inner in (item if isinstance(item, (list, tuple)) else [item])):
-        if not isinstance(each, PipelineStageOptions):
-            faults.add(TypeError, f"`{name}` must hold `PipelineStageOptions` alone, but holds {each!r}")
+    for options in (inner for item in value or () for inner in (item if isinstance(item, (list, tuple)) else [item])):
+        if not isinstance(options, PipelineStageOptions):
+            faults.add(TypeError, f"`{name}` must contain `PipelineStageOptions` only, but contains {options!r}")
 
 
 def _note_update_options(name: str, value: object, faults: Faults) -> None:
@@ -112,11 +119,11 @@ def _note_update_options(name: str, value: object, faults: Faults) -> None:
         faults.add(TypeError, f"`{name}` must be a `PipelineStageOptions`, but is {value!r}")
 
 
-# The metadata of an option: `check` records what is wrong with a value, `unset` says what None stands for, and `refused`
-# why a Keras model does not take it.
+# The metadata of an option: `check` records errors of a value, `unset` describes the meaning of None, and `refused` is
+# the reason why Keras models do not support the option.
 PER_VARIABLE = {"check": note_dtype, "unset": "that of each variable"}
 FLAG = {"check": note_bool}
-CHOICE = {"check": functools.partial(note_bool, optional=True)}  # Of True, False and None.
+CHOICE = {"check": functools.partial(note_bool, optional=True)}  # True, False or None.
 _STAGES = {"check": _note_stage_options}
 _OF_MODEL = {"refused": "the model sets it"}
 _USELESS = {"refused": "a Keras model has no use for it"}
@@ -127,17 +134,17 @@ _RENAMED = {
 
 
 def check_fields(options: DataclassInstance, faults: Faults) -> None:
-    """Records what is wrong with options one by one, and with sharding."""
-    for each in fields(options):
-        if "check" in each.metadata:
-            each.metadata["check"](each.name, getattr(options, each.name), faults)
+    """Records errors of single options, and of sharding without offloading."""
+    for option in fields(options):
+        if "check" in option.metadata:
+            option.metadata["check"](option.name, getattr(options, option.name), faults)
     if hasattr(options, "replicated_optimizer_state_sharding"):
         check_sharding(options, faults)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineOptions:
-    """What tunes hardware alone, as given to `pipeline`: checked and recorded, of no effect in the emulator."""
+    """The arguments of `pipeline` that tune hardware. They are recorded but do not change the emulated program."""
 
     forward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = field(
         default=None, metadata=_STAGES
@@ -158,7 +165,7 @@ class PipelineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedOptions(PipelineOptions):
-    """The options of `pipeline` that Keras models take too, under the same names and with the same defaults."""
+    """The arguments of `pipeline` that Keras models support too, with the same names and defaults."""
 
     accumulate_outfeed_dtype: DTypeOf = field(default=None, metadata={**PER_VARIABLE, "unset": "that of each result"})
     continuous_weight_updates: bool = False
@@ -174,7 +181,21 @@ class SharedOptions(PipelineOptions):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Arguments(SharedOptions):
-    """The arguments of `pipeline`, and what follows from them. Making it raises all that is wrong with them."""
+    """The arguments of `pipeline`, and values derived from them. The constructor raises all their errors together.
+
+    Attributes:
+      training: True if there is an optimizer function.
+      stages: The functions of the parts of each stage.
+      count: The number of micro-batches, maybe a tensor.
+      multiple: The number of which `count` must be a multiple.
+      known_count: `count`; None if it is known at run time only, or if it is not a multiple.
+      mapping: The IPUs of each stage.
+      schedule: The schedule.
+      recomputation: The recomputation mode, never `Auto`; None if nothing is recomputed.
+      infeed: The queue of the infeed.
+      results: The results that are enqueued.
+      method: The reduction method.
+    """
 
     computational_stages: Sequence[Callable[..., Nested] | Sequence[Callable[..., Nested]]] = field(metadata=_OF_MODEL)
     gradient_accumulation_count: Number | tf.Variable | None = field(metadata=_RENAMED["steps_per_replica"])
@@ -190,12 +211,12 @@ class Arguments(SharedOptions):
     outfeed_mask: Sequence[bool] | None = field(metadata=_USELESS)
     reduction_method: GradientAccumulationReductionMethod | str = field(metadata=_RENAMED["reduction_method"])
 
-    # What follows from them, in the form in which it is used.
+    # Derived values.
     training: bool = field(init=False)
     stages: tuple[tuple[Callable[..., Nested], ...], ...] = field(init=False)
     count: int | tf.Tensor = field(init=False)
-    multiple: int = field(init=False)  # What the count is to be a multiple of.
-    known_count: int | None = field(init=False)  # None where the run alone knows the count or has to refuse it.
+    multiple: int = field(init=False)
+    known_count: int | None = field(init=False)
     mapping: plan_arguments.Mapping = field(init=False)
     schedule: plan_arguments.Schedule = field(init=False)
     recomputation: RecomputationMode | None = field(init=False)
@@ -249,30 +270,30 @@ class Arguments(SharedOptions):
             if stages is not None and isinstance(options, (list, tuple)) and len(options) != len(stages):
                 faults.add(
                     ValueError,
-                    f"`{name}` has {len(options)} items, but there are {len(stages)} stages; give one for each",
+                    f"`{name}` has {len(options)} items, but there are {len(stages)} stages; pass one for each",
                 )
         faults.raise_any()
         assert mapping is not None
         multiple = self.schedule.multiple(mapping, self.training)
-        known = count if isinstance(count, int) and count % multiple == 0 else None
+        known_count = count if isinstance(count, int) and count % multiple == 0 else None
         vars(self).update(stages=stages, count=count, mapping=mapping, recomputation=mode, method=method)
-        vars(self).update(multiple=multiple, known_count=known)
+        vars(self).update(multiple=multiple, known_count=known_count)
 
     @property
     def full_mapping(self) -> plan_arguments.FullMapping:
-        """The IPUs of each stage, and whether it was passed as a list of parts."""
+        """The IPUs of each stage, and for each stage True if it was passed as a list of parts."""
         return self.mapping, tuple(isinstance(stage, (list, tuple)) for stage in self.computational_stages)
 
     def recorded(self) -> PipelineOptions:
-        """Returns the options that tune hardware alone."""
-        given = {option.name: getattr(self, option.name) for option in fields(PipelineOptions)}
-        kept: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+        """Returns the options that tune hardware."""
+        values = {option.name: getattr(self, option.name) for option in fields(PipelineOptions)}
+        options: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
-        return PipelineOptions(**kept)
+        return PipelineOptions(**options)
 
     def _schedule(self, faults: Faults) -> plan_arguments.Schedule | None:
-        """Returns the schedule with its liveness; records what is wrong with them."""
+        """Returns the schedule with its liveness; records errors and returns None if there is no schedule."""
         schedule, liveness = self.pipeline_schedule, self.phase_liveness
         if schedule is None:
             serialized = plan_arguments.is_serialized(self.batch_serialization_iterations)
@@ -283,14 +304,14 @@ class Arguments(SharedOptions):
             faults.add(
                 ValueError,
                 f"`phase_liveness` is {liveness} and `pipeline_schedule` is {schedule}: stages of a pipeline never"
-                " leave the chip; leave `phase_liveness` out, or use a `PhasedExecution`",
+                " leave the chip; omit `phase_liveness`, or use a `PhasedExecution`",
             )
         if isinstance(schedule, PhasedExecution):
             return Phased(schedule, liveness or Liveness.OffChipAfterEachPhase)
         if isinstance(schedule, PipelineSchedule):
             return Pipelined(schedule)
-        words = "must be a `PipelineSchedule` or a `PhasedExecution`"
-        faults.add(TypeError, f"`pipeline_schedule` {words}, but is {schedule!r}")
+        expected = "must be a `PipelineSchedule` or a `PhasedExecution`"
+        faults.add(TypeError, f"`pipeline_schedule` {expected}, but is {schedule!r}")
         return None
 
     def _mapping(
@@ -317,12 +338,12 @@ class Arguments(SharedOptions):
         full = plan_arguments.checked_mapping("device_mapping", value, faults)
         if full is None or stages is None:
             return None
-        for at, (ipus, parts) in enumerate(zip(full[0], stages, strict=True)):
+        for stage, (ipus, parts) in enumerate(zip(full[0], stages, strict=True)):
             if len(ipus) != len(parts):
                 faults.add(
                     ValueError,
-                    f"`device_mapping[{at}]` is {value[at]!r}, but stage {at} has {len(parts)} concurrent"
-                    f" function{'s' * (len(parts) > 1)}; each needs an IPU",
+                    f"`device_mapping[{stage}]` is {value[stage]!r}, but stage {stage} has"
+                    f" {counted(len(parts), 'concurrent function')}; each needs an IPU",
                 )
                 return None
         return full[0]
@@ -344,8 +365,12 @@ class Arguments(SharedOptions):
         for name in ("outfeed_loss", "accumulate_outfeed"):
             if getattr(self, name) and outfeed is None:
                 faults.add(ValueError, f"An outfeed_queue must be provided when `{name}` is True")
-        every = IPUOutfeedMode.ALL
-        if self.accumulate_outfeed and isinstance(outfeed, IPUOutfeedQueue) and outfeed.outfeed_mode is not every:
+        all_elements = IPUOutfeedMode.ALL
+        if (
+            self.accumulate_outfeed
+            and isinstance(outfeed, IPUOutfeedQueue)
+            and outfeed.outfeed_mode is not all_elements
+        ):
             faults.add(
                 ValueError,
                 "To accumulate the outfeed, it must be in `IPUOutfeedMode.ALL`; make another `outfeed_queue`",
@@ -361,10 +386,10 @@ def _count(value: Any, faults: Faults) -> int | tf.Tensor | None:
         if not value.dtype.is_integer or value.shape.rank not in (0, None):
             faults.add(TypeError, f"`{name}` must be a whole number or an integer scalar, but is {value!r}")
             return None
-        known = tf.get_static_value(value)
-        if known is None:
+        static_value = tf.get_static_value(value)
+        if static_value is None:
             return tf.convert_to_tensor(value)
-        value = int(known)
+        value = int(static_value)
     count = as_int(value)
     plan_arguments.checked_count(name, value if count is None else count, faults)
     return count
@@ -380,13 +405,13 @@ def _stages(value: object, faults: Faults) -> tuple[tuple[Callable[..., Nested],
     if len(value) > plan_arguments.MOST_STAGES:
         plan_arguments.checked_count("stages", len(value), faults, plan_arguments.MOST_STAGES)
         return None
-    found = []
-    for at, stage in enumerate(value):
+    stages = []
+    for number, stage in enumerate(value):
         parts = tuple(stage) if isinstance(stage, (list, tuple)) else (stage,)
         if not parts:
-            faults.add(ValueError, f"`{name}[{at}]` is an empty list; name the functions of the concurrent stages")
+            faults.add(ValueError, f"`{name}[{number}]` is an empty list; name the functions of the concurrent stages")
         for part in parts:
             if not callable(part):
-                faults.add(TypeError, f"`{name}[{at}]` must be a function, or a list of them, but is {stage!r}")
-        found.append(parts)
-    return tuple(found)
+                faults.add(TypeError, f"`{name}[{number}]` must be a function, or a list of them, but is {stage!r}")
+        stages.append(parts)
+    return tuple(stages)

@@ -1,4 +1,4 @@
-"""From the arguments of `pipeline` to its program: planned, traced, and executed by the interpreter."""
+"""The program of a pipeline: it is planned, its stages are traced, and the interpreter turns the plan into a graph."""
 
 from __future__ import annotations
 
@@ -27,22 +27,26 @@ if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.analysis.pipelines.cost import StageCost
 
-# Of the graph of a function: the pipelines that were traced in it, with their stages.
+# The attribute of a function's graph with the pipelines that were traced in it, and their stages.
 _ATTRIBUTE = "_ipu_pipelines"
 
 
 @dataclass(frozen=True)
 class TracedPipeline:
-    """A pipeline as a program runs it.
+    """A pipeline that was traced in a program.
 
-    For a count that is known at run time only, `plan` is the smallest with a steady section.
+    Attributes:
+      name: The name that was passed to `pipeline`.
+      plan: The plan. If the number of micro-batches is known at run time only, this is the smallest plan with a steady
+        section.
+      options: The options that tune hardware.
     """
 
     name: str | None
     plan: Plan
     options: PipelineOptions
     _bytes: OfStages[StageBytes] = field(repr=False)
-    # Weak, since a program may be large, and has queues whose threads end with them.
+    # A weak reference: a strong one would keep the program in memory, and the threads of its queues running.
     _stages: weakref.ref[Stages] = field(repr=False, compare=False)
 
     @property
@@ -54,10 +58,10 @@ class TracedPipeline:
         )
 
     def parts(self) -> Stages:
-        """Returns the traced stages; raises `RuntimeError` if the program is gone."""
+        """Returns the traced stages; raises `RuntimeError` if the program no longer exists."""
         stages = self._stages()
         if stages is None:
-            raise RuntimeError("the program of this pipeline is gone: keep the `tf.function`, and ask again")
+            raise RuntimeError("the program of this pipeline no longer exists: keep a reference to its `tf.function`")
         return stages
 
 
@@ -65,14 +69,22 @@ _last: TracedPipeline | None = None
 
 
 def last_pipeline() -> TracedPipeline:
-    """Returns the pipeline that was traced last in this process; `RuntimeError` if no program has called `pipeline`."""
+    """Returns the pipeline that was traced last in this process.
+
+    Raises:
+      RuntimeError: No program has called `pipeline`.
+    """
     if _last is None:
         raise RuntimeError("no pipeline was traced yet: run a program that calls `pipeline` first")
     return _last
 
 
 def pipelines_of(program: Callable[..., Nested]) -> tuple[TracedPipeline, ...]:
-    """Returns the pipelines of the latest trace of a `tf.function(jit_compile=True)` or a concrete function, in order."""
+    """Returns the pipelines of a program, in the order of their calls.
+
+    Args:
+      program: A `tf.function(jit_compile=True)`, of which the latest trace is used, or a concrete function.
+    """
     traces: list[Any] = functions.traces_of(program) if isinstance(program, functions.Function) else [program]
     return tuple(pipeline for pipeline, _ in getattr(traces[-1].graph, _ATTRIBUTE, ())) if traces else ()
 
@@ -87,7 +99,7 @@ def build(arguments: Arguments) -> tf.Operation:
         with program_order.unordered():
             stages = Stages(arguments, plan)
         schedule, count = arguments.schedule, arguments.count
-        # In a graph of TensorFlow 1 the run does so, as with the SDK.
+        # In a graph of TensorFlow 1, the run checks the number, as with the SDK.
         if isinstance(count, int) and tf.compat.v1.executing_eagerly_outside_functions():
             plan_arguments.check_multiple(count, arguments.multiple, schedule.name, plan.stages, arguments.training)
         bytes_of_stages = stages.figures(lambda part: part.bytes)
@@ -100,12 +112,12 @@ def build(arguments: Arguments) -> tf.Operation:
 
 
 def _plan(arguments: Arguments) -> Plan:
-    """Returns the plan; for a count that is known at run time only, that of the smallest one with a steady section."""
+    """Returns the plan; if the count is known at run time only, the smallest plan with a steady section."""
     schedule, batch = arguments.schedule, arguments.batch_serialization_iterations
-    known = arguments.known_count
+    count = arguments.known_count
     plan = schedule.plan(
         arguments.full_mapping,
-        (known or schedule.enough * arguments.multiple) * batch,
+        (count or schedule.enough * arguments.multiple) * batch,
         training=arguments.training,
         mode=arguments.recomputation,
         repeat_count=arguments.repeat_count,
@@ -114,18 +126,18 @@ def _plan(arguments: Arguments) -> Plan:
         activations=arguments.offload_activations is True,
         accumulators=arguments.offload_gradient_accumulation_buffers is True,
     )
-    if known is not None:
+    if count is not None:
         return plan
     return plan.with_micro_batches(plan.unlooped_micro_batches + plan.section("steady").advance)
 
 
 def _count(arguments: Arguments) -> int | tf.Tensor:
-    """Returns the number of micro-batches; a run that alone knows it fails if the schedule cannot have so many."""
+    """Returns the number of micro-batches. If it is a tensor, a run with an unsupported number fails."""
     if arguments.known_count is not None:
         return arguments.known_count
     multiple = arguments.multiple
     largest = plan_arguments.LARGEST_COUNT // arguments.batch_serialization_iterations
-    before, after = plan_arguments.words_of_multiple(
+    prefix, suffix = plan_arguments.message_of_multiple(
         arguments.schedule.name,
         len(arguments.stages),
         arguments.training,
@@ -133,14 +145,14 @@ def _count(arguments: Arguments) -> int | tf.Tensor:
     )
     count = tf.cast(arguments.count, tf.int64)
     checked = library.ops.ipu_micro_batches(
-        count, multiple=multiple, least=multiple, largest=largest, before=before, after=after
+        count, multiple=multiple, least=multiple, largest=largest, before=prefix, after=suffix
     )
     return tf.cast(checked, tf.int32)
 
 
 def _order(arguments: Arguments) -> contextlib.AbstractContextManager[None]:
-    """The order of the queues: each has its own if several micro-batches are in flight, else all have one."""
-    # Else a dequeue would wait until an earlier micro-batch is enqueued.
+    """A context for the order of dequeues and enqueues: separate orders if several micro-batches are in flight."""
+    # In a common order, a dequeue would wait until an earlier micro-batch is enqueued.
     if arguments.schedule.value is PipelineSchedule.Sequential:
         return contextlib.nullcontext()
     return program_order.barrier(arguments.infeed, arguments.outfeed_queue)
@@ -163,22 +175,23 @@ def _run(arguments: Arguments, stages: Stages) -> None:
     zero = execution.opaque_zero()
     stages.trace_update(accumulation)
     table = InstructionTable(stages, feeds, accumulation)
-    kept = table.kept()
+    memory = table.memory()
     stages.footprint = Footprint(
-        buffers={key: size_of(specs) * places for key, (specs, places) in kept.items() if isinstance(key, Buffer)},
+        buffers={key: size_of(specs) * places for key, (specs, places) in memory.items() if isinstance(key, Buffer)},
         accumulators={place: accumulation.specs(part.variables) for place, part in stages.items()},
         state=training.state_bytes() if training else 0,
         element=size_of(stages.of(0)[0].varying_inputs) if arguments.infeed is not None else 0,
         result=size_of(feeds.specs) if feeds.enqueues else 0,
         once=feeds.once,
     )
-    # Instructions overlap where they may, being passes of whole stages alone, and gain by it.
-    whole = plan.recomputation is None and plan.batch_serialization_iterations == 1 and not any(plan.concurrent)
-    overlapping = whole and table.largest_bytes() < execution.LARGE
+    # Instructions can overlap if all passes run whole stages, without recomputation. They do so if this is faster, which is
+    # the case for small tensors.
+    may_overlap = plan.recomputation is None and plan.batch_serialization_iterations == 1 and not any(plan.concurrent)
+    overlapping = may_overlap and table.largest_bytes() < execution.LARGE
 
     def run_pass(token: tf.Tensor) -> tf.Tensor:
         sums = feeds.empty_sums()
-        contents = {SUMS: sums, **dict(zip(kept, execution.empty(list(kept.values())), strict=True))}
+        contents = {SUMS: sums, **dict(zip(memory, execution.empty(list(memory.values())), strict=True))}
         interpreter = execution.Interpreter(plan, contents, token, total)
         interpreter.run_pass(table.of_section, iterations, overlapping=overlapping)
         contents = interpreter.contents

@@ -1,4 +1,4 @@
-"""All stages of a pipeline: traced, differentiated where it trains, and what they pass to each other."""
+"""All stages of a pipeline: traced, differentiated in training, with the tensors that they pass to each other."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from tensorflow_ipu.pipelining.schedule.plan import Buffer, Plan
 
 T = TypeVar("T")
-OfStages = tuple[T | tuple[T, ...], ...]  # By stage; of each part if it has several.
+OfStages = tuple[T | tuple[T, ...], ...]  # A value of each stage, or a tuple with one of each part.
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a program keeps in memory: bytes, and the accumulators of each part."""
+    """The memory of a pipeline's program in bytes, and the specs of the accumulators of each part."""
 
     buffers: Mapping[Buffer, int]
     accumulators: Mapping[Place, list[tf.TensorSpec]]
-    state: int
-    element: int
-    result: int
-    once: bool
+    state: int  # Of the optimizer.
+    element: int  # Of the infeed.
+    result: int  # An element of the outfeed.
+    once: bool  # True if a pass of the pipeline enqueues once.
 
     def scaled(self, share: float) -> Footprint:
-        """Returns the footprint with so many times the bytes."""
+        """Returns the footprint with all bytes multiplied by `share`."""
         return replace(
             self,
             buffers={buffer: round(share * size) for buffer, size in self.buffers.items()},
@@ -48,14 +48,14 @@ class Footprint:
 
 
 class Stages(dict[Place, TracedStage]):
-    """The stages of a pipeline by number and part: what lives as long as the program."""
+    """The traced stages of a pipeline by number and part. They live as long as the program."""
 
     def __init__(self, arguments: Arguments, plan: Plan) -> None:
         """Traces the stages, and differentiates them if there is an optimizer function."""
         super().__init__()
         self.plan = plan
         self.training: Training | None = None
-        self.head: TracedStage | None = None  # The loss of a last stage of several parts.
+        self.head: TracedStage | None = None  # Computes the loss if the last stage has several parts.
         self.weight_update: WeightUpdate | None = None
         self.footprint: Footprint | None = None
         self._last = plan.stages - 1
@@ -63,12 +63,12 @@ class Stages(dict[Place, TracedStage]):
         with progress.of("tracing stages", plan.stages) as work:
             self._trace(arguments, loss, work)
         _check_shared(self.values())
-        self._loss_stage = self.of(self._last)[0]  # Or the head.
+        self._loss_stage = self.of(self._last)[0]  # Replaced by the head if there is one.
         if loss is not None:
             self._differentiate(loss)
 
     def of(self, stage: int) -> list[TracedStage]:
-        """Returns the parts of a stage; a plain stage has one."""
+        """Returns the parts of a stage; a stage that is not a list of functions has one."""
         return [self[stage, part] for part, _ in self.plan.parts(stage)]
 
     def _trace(self, arguments: Arguments, loss: _Loss | None, work: progress.Work) -> None:
@@ -91,11 +91,11 @@ class Stages(dict[Place, TracedStage]):
                     loss_of=loss if stage == self._last and len(functions) == 1 else None,
                 )
             constants = []
-            positional, named = self._handed_on(stage)
+            positional, named = self._next_arguments(stage)
             source = f"what stage {stage} returned"
 
-    def _handed_on(self, stage: int) -> tuple[list[Nested], dict[str, Nested]]:
-        """Returns what a stage returns, as the arguments of the next one."""
+    def _next_arguments(self, stage: int) -> tuple[list[Nested], dict[str, Nested]]:
+        """Returns the outputs of a stage as the arguments of the next one: by position, and by name."""
         parts = self.of(stage)
         arguments = [as_arguments(part.outputs) for part in parts]
         if len(parts) == 1:
@@ -109,9 +109,21 @@ class Stages(dict[Place, TracedStage]):
         return [value for positional, _ in arguments for value in positional], {}
 
     def _differentiate(self, loss: _Loss) -> None:
+        """Differentiates the stages from the last one to the first.
+
+        The last stage differentiates the loss. Each other stage differentiates those of its outputs whose gradients the
+        next stage computes. So the next stage has to be differentiated first. Example of three stages:
+
+            stage 2   d loss / d weights of 2, d loss / d inputs of 2 (= outputs of 1)
+            stage 1   from the gradients of its outputs: those of its weights and of its inputs
+            stage 0   from the gradients of its outputs: those of its weights
+
+        Backward passes may use tensors of the last stage, for example in the `compute_gradients` of an optimizer. The
+        last backward pass returns them, and backward links carry them to the other stages.
+        """
         if len(self.of(self._last)) > 1:
-            # A stage after all parts, as it needs the outputs of all.
-            positional, _ = self._handed_on(self._last)
+            # The loss needs the outputs of all parts, so a further stage after them computes it.
+            positional, _ = self._next_arguments(self._last)
             ipu = self.plan.mapping[-1][0]
             self.head = trace_stage(lambda *outputs: outputs, "the loss", ipu, positional=positional, loss_of=loss)
         head = self.head
@@ -121,8 +133,8 @@ class Stages(dict[Place, TracedStage]):
             head.differentiate(None, training.variables, lambda pairs: (training.mapped(pairs)[0], {}), of_inputs=True)
             if head.variables:
                 raise ValueError(
-                    f"`optimizer_function` uses the variable `{head.variables[0].name}`, and the last stage has several"
-                    " parts, of which none is its owner: use it in a stage, and return what the loss needs of it"
+                    f"`optimizer_function` uses the variable `{head.variables[0].name}`, but the last stage has several"
+                    " parts, so no part owns it: use it in a stage, and return the values that the loss needs"
                 )
             self._loss_stage = head
         changed = {id(handle) for part in self.values() for handle in part.changed_resources()}
@@ -133,17 +145,17 @@ class Stages(dict[Place, TracedStage]):
                     first, _ = self.range_of_outputs(stage, part)
                     self[stage, part].graph.changed = changed
                     self[stage, part].differentiate(
-                        None if stage == self._last and head is None else [at - first for at in numbers[part]],
+                        None if stage == self._last and head is None else [index - first for index in numbers[part]],
                         training.variables,
                         training.mapped,
                         of_inputs=stage > 0,
                         recompute=self.plan.recomputes(stage),
                         loss=self._loss_stage.graph,
                     )
-        self._loss_stage.hand_back(self.carried(self._last))
+        self._loss_stage.return_carried(self.carried(self._last))
 
     def trace_update(self, accumulation: Accumulation) -> None:
-        """Traces the update of the weights; the stage of the loss then keeps what the optimizer uses of it."""
+        """Traces the weight update. The forward pass of the loss then returns the tensors that the optimizer uses."""
         training = self.training
         if training is None:
             return
@@ -158,12 +170,12 @@ class Stages(dict[Place, TracedStage]):
 
     @property
     def handed(self) -> list[tf.TensorSpec]:
-        """The tensors of the last micro-batch that the weight update uses."""
+        """The specs of the tensors of the last micro-batch that the weight update uses."""
         return list(map(spec_of, self._loss_stage.handed))
 
     @property
     def outputs(self) -> Nested:
-        """What the last stage returns: its structure as specs, for a stage of parts the list of all their outputs."""
+        """The specs of the last stage's outputs: their structure, or the list of the outputs of all parts."""
         parts = self.of(self._last)
         return parts[0].outputs if len(parts) == 1 else self.output_specs(self._last)
 
@@ -173,28 +185,31 @@ class Stages(dict[Place, TracedStage]):
         return None if loss is None else spec_of(loss)
 
     def output_specs(self, stage: int) -> list[tf.TensorSpec]:
-        """Returns the outputs of all parts of a stage."""
+        """Returns the specs of the outputs of all parts of a stage."""
         return [spec for part in self.of(stage) for spec in part.output_specs]
 
     def range_of_outputs(self, stage: int, part: int | None) -> tuple[int, int]:
-        """Returns where the outputs of a part begin and end among those of its stage."""
-        first = sum(len(before.output_specs) for before in self.of(stage)[: part or 0])
+        """Returns the begin and the end of a part's outputs in the list of all outputs of its stage."""
+        first = sum(len(earlier.output_specs) for earlier in self.of(stage)[: part or 0])
         return first, first + len(self[stage, part].output_specs)
 
     def output_gradients(self, stage: int) -> list[tuple[int | None, list[int]]]:
-        """Returns for each part of a stage which outputs of the whole stage have gradients, of those that are its own."""
-        after = self.of(stage + 1) if stage < self._last else [self.head] if self.head else []
-        numbers = sorted({number for part in after for number in part.input_gradients})
+        """Returns the outputs of each part that have gradients, by their indices in the list of the stage's outputs.
+
+        Example: `[(0, [1]), (1, [2, 3])]` if parts 0 and 1 have two outputs each, and output 0 has no gradient.
+        """
+        users = self.of(stage + 1) if stage < self._last else [self.head] if self.head else []
+        numbers = sorted({number for part in users for number in part.input_gradients})
         ranges = [(part, self.range_of_outputs(stage, part)) for part, _ in self.plan.parts(stage)]
-        return [(part, [at for at in numbers if first <= at < end]) for part, (first, end) in ranges]
+        return [(part, [number for number in numbers if first <= number < end]) for part, (first, end) in ranges]
 
     def carried(self, stage: int) -> list[tf.Tensor]:
-        """Returns the tensors of the last stage that a stage and those before it use. Those of the earliest come first."""
+        """Returns the tensors of the last stage that the backward passes of stages 0 to `stage` use, in this order."""
         parts = itertools.chain.from_iterable(map(self.of, range(stage + 1)))
         return list({id(tensor): tensor for part in parts for tensor in part.carried}.values())
 
     def figures(self, figure: Callable[[TracedStage], T]) -> OfStages[T]:
-        """Returns a figure of each stage, or those of its parts if it was passed as a list."""
+        """Returns a figure of each stage, or a tuple with one of each part if the stage was passed as a list."""
         return tuple(
             tuple(map(figure, self.of(stage))) if self.plan.concurrent[stage] else figure(self.of(stage)[0])
             for stage in range(self.plan.stages)
@@ -202,7 +217,7 @@ class Stages(dict[Place, TracedStage]):
 
 
 class _Loss:
-    """Computes the loss by the optimizer function, and keeps what that returned."""
+    """The loss: calls the optimizer function and stores its output."""
 
     def __init__(self, function: Callable[..., OptimizerFunctionOutput]) -> None:
         self.function = function
@@ -216,14 +231,14 @@ class _Loss:
 
 
 def _check_shared(parts: Iterable[TracedStage]) -> None:
-    """Raises an error if stages of different IPUs use a variable."""
+    """Raises an error if stages on different IPUs use the same variable."""
     users: dict[int, TracedStage] = {}
     for part in parts:
         for variable in () if part.ipu == ALL_IPUS else part.used_variables:
-            other = users.setdefault(id(variable.handle), part)
-            if other.ipu != part.ipu:
+            first_user = users.setdefault(id(variable.handle), part)
+            if first_user.ipu != part.ipu:
                 raise ValueError(
-                    f"{other.name} on IPU {other.ipu} and {part.name} on IPU {part.ipu} both use the variable"
+                    f"{first_user.name} on IPU {first_user.ipu} and {part.name} on IPU {part.ipu} both use the variable"
                     f" `{variable.name}`: an input can only be used by pipeline stages on the same IPU. Map the stages to"
-                    " one IPU with `device_mapping`, or use it in one stage and hand its value on"
+                    " one IPU with `device_mapping`, or use it in one stage and pass its value to the others"
                 )

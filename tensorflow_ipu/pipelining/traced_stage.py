@@ -1,4 +1,4 @@
-"""A traced stage: functions of tensors that run it forward, recompute and run it backward."""
+"""A traced stage: its forward pass, recomputation and backward pass as functions of tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 
 class GraphFunction:
-    """A graph that can be called any number of times, wherever its captured tensors can be used."""
+    """A graph that can be called any number of times, in any graph that can use its captured tensors."""
 
     def __init__(self, graph: graphs.FunctionGraph, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]) -> None:
         graph.inputs = [*inputs, *graph.internal_captures]
@@ -34,17 +34,17 @@ class GraphFunction:
         self._function: Any = functions.of_graph(f"__ipu_{graph.name}_{next(_numbers)}", graph, called=False)
 
     def __call__(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the outputs for values of the inputs, in the function that is being traced."""
-        return self._called([*values, *self._captured])
+        """Adds a call to the function that is being traced; returns the outputs."""
+        return self._call([*values, *self._captured])
 
     def elsewhere(self, *values: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the outputs outside of the program: with zeros for captured tensors that only exist there."""
+        """Calls the graph outside of the program, with zeros for captured tensors that exist only in the program."""
         captured = (
             tf.zeros(tensor.shape, tensor.dtype) if hasattr(tensor, "graph") else tensor for tensor in self._captured
         )
-        return self._called([*values, *captured])
+        return self._call([*values, *captured])
 
-    def _called(self, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def _call(self, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         graphs.hold_function(tf.compat.v1.get_default_graph(), self._function)
         types = [spec.dtype for spec in self._specs]
         result: Any = tf.raw_ops.StatefulPartitionedCall(
@@ -56,16 +56,16 @@ class GraphFunction:
         return outputs
 
 
-Place: TypeAlias = "tuple[int, int | None]"  # A stage's number, and that of one of its parts; None without parts.
-Captured: TypeAlias = "dict[str, list[tf.Tensor]]"  # Gradients by their tags.
+Place: TypeAlias = "tuple[int, int | None]"  # The numbers of a stage and of a part; None if its parts are not numbered.
+Captured: TypeAlias = "dict[str, list[tf.Tensor]]"  # Captured gradients by tag.
 Pairs: TypeAlias = "Sequence[tuple[tf.Tensor | None, tf.Variable]]"
 
 
 class StageBytes(NamedTuple):
-    """The bytes of a stage as traced: what its backward pass takes of its forward pass, its inputs or stash, its weights."""
+    """The sizes in bytes of a traced stage."""
 
-    activation_bytes: int
-    input_bytes: int
+    activation_bytes: int  # The tensors of the forward pass that the backward pass uses.
+    input_bytes: int  # The inputs, or the stash of a stage that recomputes.
     weight_bytes: int
 
     def cost(self) -> StageCost:
@@ -76,12 +76,28 @@ class StageBytes(NamedTuple):
 
 
 class TracedStage:
-    """A stage, or one of several parts of a stage that run concurrently."""
+    """A stage, or one of several parts of a stage that run concurrently.
+
+    In training, its passes exchange these tensors of a micro-batch:
+
+        forward     inputs -> outputs, loss, handed tensors, stash
+        recompute   stash -> residuals      (without recomputation, the residuals are the stash)
+        backward    residuals, gradients of outputs, carried tensors -> gradients of inputs and of variables
+
+    Attributes:
+      stash: The specs of the tensors that the forward pass stashes.
+      residuals: The specs of the tensors of the forward pass that the backward pass uses.
+      input_gradients: The indices of the inputs whose gradients the backward pass returns.
+      variables: The variables whose gradients the backward pass returns.
+      captures: The specs of captured gradients by tag.
+      handed: The tensors of the last micro-batch that the weight update uses.
+      carried: The tensors that the backward pass uses from the stage that computes the loss.
+    """
 
     def __init__(
         self, graph: StageGraph, ipu: int, constants: Sequence[tf.Tensor], outputs: Nested, loss: tf.Tensor | None
     ) -> None:
-        """Makes a stage that only runs forward. Its first inputs have the values `constants` for all micro-batches."""
+        """Creates a stage that only runs forward. Its first inputs are `constants` for all micro-batches."""
         self.name = graph.stage
         self.ipu = ipu
         self.graph = graph
@@ -93,8 +109,8 @@ class TracedStage:
         self.input_gradients: list[int] = []
         self.variables: list[tf.Variable] = []
         self.captures: dict[str, list[tf.TensorSpec]] = {}
-        self.handed: list[tf.Tensor] = []  # What the weight update uses of the last micro-batch.
-        self.carried: list[tf.Tensor] = []  # What the backward pass uses of the stage that computes the loss.
+        self.handed: list[tf.Tensor] = []
+        self.carried: list[tf.Tensor] = []
         self._constants = constants
         self._inputs = graph.end_trace(constants)
         self._results = [*flat_tensors(outputs), *([] if loss is None else [loss])]
@@ -106,22 +122,22 @@ class TracedStage:
 
     @property
     def used_variables(self) -> list[tf.Variable]:
-        """All variables that it uses, each once."""
+        """All variables that the stage uses, each once."""
         return distinct(self.graph.variables)
 
     @property
     def device(self) -> str:
-        """The device of its variables; empty if it has none."""
+        """The device of the variables; an empty string if there are no variables."""
         return next((variable.device for variable in self.used_variables), "")
 
     @property
     def varying_inputs(self) -> list[tf.Tensor]:
-        """The placeholders of what differs from micro-batch to micro-batch."""
+        """The placeholders of the inputs that differ between micro-batches."""
         return self._inputs[len(self._constants) :]
 
     @property
     def bytes(self) -> StageBytes:
-        """Its bytes as traced."""
+        """The sizes of the stage as traced."""
         return StageBytes(
             size_of(self.residuals),
             size_of(self.stash if self._recompute else self.varying_inputs),
@@ -129,25 +145,25 @@ class TracedStage:
         )
 
     def changed_resources(self) -> list[tf.Tensor]:
-        """Returns the resources outside that it changes, not only reads."""
+        """Returns the outer resources that the stage changes."""
         inputs = self.graph.inputs
         read_only = set(graphs.read_only_inputs(self.graph))
         changed = {
-            id(tensor) for at, tensor in enumerate(inputs) if tensor.dtype == tf.resource and at not in read_only
+            id(tensor) for index, tensor in enumerate(inputs) if tensor.dtype == tf.resource and index not in read_only
         }
         return [outside for outside, inside in self.graph.captures if id(inside) in changed]
 
     def forward(
         self, inputs: Sequence[tf.Tensor], micro_batch: Number
     ) -> tuple[list[tf.Tensor], tf.Tensor | None, list[tf.Tensor], list[tf.Tensor]]:
-        """Runs forward; returns outputs, the loss, what the weight update uses, and the stash."""
+        """Runs forward; returns outputs, the loss, the handed tensors and the stash."""
         number = [] if self.graph.used_micro_batch is None else [tf.cast(micro_batch, tf.int32)]
         results = iter(self._forward([*self._constants, *inputs, *number]))
         outputs = list(itertools.islice(results, len(self.output_specs)))
         loss = None if self.loss is None else next(results)
         return outputs, loss, list(itertools.islice(results, len(self.handed))), list(results)
 
-    # Made at the first call, when all that it returns is known.
+    # Created at the first call, when all its results are known.
     @functools.cached_property
     def _forward(self) -> GraphFunction:
         counted = self.graph.used_micro_batch
@@ -155,13 +171,13 @@ class TracedStage:
         return GraphFunction(self.graph, inputs, [*self._results, *self.handed, *self._stashed])
 
     def recompute(self, stash: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Computes the residuals from the stash."""
+        """Returns the residuals, computed from the stash."""
         return list(stash) if self._recompute is None else self._recompute(stash)
 
     def backward(
         self, residuals: Sequence[tf.Tensor], output_gradients: Sequence[tf.Tensor]
     ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
-        """Runs backward; returns gradients of inputs and variables, captured ones, and what earlier stages use."""
+        """Runs backward; returns gradients of inputs, of variables, captured gradients and carried tensors."""
         if self._backward is None:
             return [], [], [], []
         results = iter(self._backward([*residuals, *output_gradients]))
@@ -178,8 +194,8 @@ class TracedStage:
         inputs = [*stashed, *self._gradient_placeholders, *(inside for _, inside in graph.carried)]
         return GraphFunction(graph, inputs, self._backward_results)
 
-    def hand_back(self, tensors: Sequence[tf.Tensor]) -> None:
-        """Has the backward pass return tensors of the graph too, for the backward passes of earlier stages."""
+    def return_carried(self, tensors: Sequence[tf.Tensor]) -> None:
+        """Adds tensors of the graph to the results of the backward pass, for the backward passes of earlier stages."""
         if tensors:
             graph = self._backward_graph
             assert graph is not None
@@ -196,63 +212,77 @@ class TracedStage:
         recompute: bool = False,
         loss: StageGraph | None = None,
     ) -> None:
-        """Makes the backward pass, and decides what is stashed for it.
+        """Creates the backward pass, and selects the tensors to stash for it.
 
-        `output_gradients` are the numbers of the outputs that have gradients; None is the loss. `mapped` maps gradients
-        of a micro-batch to those that are accumulated, and returns the captured ones.
+        The gradients are computed in a `DerivedGraph`. They may use tensors of the forward pass: each becomes a residual,
+        or its operation is copied into this graph.
+
+        Args:
+          output_gradients: The indices of the outputs that have gradients; None to differentiate the loss.
+          variables: The variables to train. Those that the stage does not use are ignored.
+          mapped: Returns the gradients to accumulate and the captured gradients, given the gradients of a micro-batch.
+          of_inputs: True if the stage before needs the gradients of the inputs.
+          recompute: True to stash inputs and checkpoints only, and to recompute the residuals from them.
+          loss: The graph of the stage that computes the loss, whose tensors `mapped` may use.
         """
         numbers = [-1] if output_gradients is None else sorted(output_gradients)  # The loss is the last result.
-        ys = [self._results[at] for at in numbers]
+        ys = [self._results[number] for number in numbers]
         inside = {id(outside): inside for outside, inside in self.graph.captures}
         used = [(variable, inside[id(variable.handle)]) for variable in variables if id(variable.handle) in inside]
-        inputs = [at for at, tensor in enumerate(self.varying_inputs) if of_inputs and has_gradient(tensor)]
-        xs = [*(self.varying_inputs[at] for at in inputs), *(handle for _, handle in used)]
+        inputs = [index for index, tensor in enumerate(self.varying_inputs) if of_inputs and has_gradient(tensor)]
+        xs = [*(self.varying_inputs[index] for index in inputs), *(handle for _, handle in used)]
         if not xs or not ys:
             return
-        # What a loop within the stage leaves for its gradient is no tensor, and cannot be stashed: it is recomputed.
-        for again in (False, True):
-            graph = DerivedGraph(f"{self.graph.name}_backward", self.graph, recompute=again, loss=loss)
+        # A loop within the stage leaves lists of tensors (variants) for its gradient. Those cannot be stashed, nor can
+        # tensors of unknown shape. If there are any, the second attempt recomputes the stage within the backward pass.
+        for recomputes_all in (False, True):
+            graph = DerivedGraph(f"{self.graph.name}_backward", self.graph, recompute=recomputes_all, loss=loss)
             upstream = None if output_gradients is None else [placeholder(graph, tensor, "gradient") for tensor in ys]
             gradients = graph.gradients(ys, xs, upstream)
             if all(map(_can_be_stashed, graph.stashed)):
                 break
-        of_input = {at: gradient for at, gradient in zip(inputs, gradients, strict=False) if gradient is not None}
+        of_input = {index: gradient for index, gradient in zip(inputs, gradients, strict=False) if gradient is not None}
         pairs = zip(gradients[len(inputs) :], (variable for variable, _ in used), strict=True)
         with graph.as_default():
-            found, captured = mapped([(gradient, variable) for gradient, variable in pairs if gradient is not None])
-            of_variables = list(
-                zip(graph.own(one for one, _ in found), (variable for _, variable in found), strict=True)
+            mapped_pairs, captured = mapped(
+                [(gradient, variable) for gradient, variable in pairs if gradient is not None]
             )
-        here = {tag: [one for one in captured[tag] if one.graph is graph] for tag in sorted(captured)}
+            dense = graph.dense(gradient for gradient, _ in mapped_pairs)
+            of_variables = list(zip(dense, (variable for _, variable in mapped_pairs), strict=True))
+        # `captured` has the gradients of all stages. Only the gradients of this stage are in `graph`.
+        captures = {tag: [tensor for tensor in captured[tag] if tensor.graph is graph] for tag in sorted(captured)}
         self.input_gradients = sorted(of_input)
         self.variables = [variable for gradient, variable in of_variables if gradient is not None]
-        self.captures = {tag: list(map(spec_of, tensors)) for tag, tensors in here.items() if tensors}
+        self.captures = {tag: list(map(spec_of, tensors)) for tag, tensors in captures.items() if tensors}
         results = [*of_input.values(), *(gradient for gradient, _ in of_variables if gradient is not None)]
-        self._backward_results = [*results, *itertools.chain.from_iterable(here.values())]
+        self._backward_results = [*results, *itertools.chain.from_iterable(captures.values())]
         self._backward_graph, self._gradient_placeholders = graph, upstream or []
         self.carried = [tensor for tensor, _ in graph.carried]
         self._set_stash(graph, recompute=recompute)
 
     def _set_stash(self, graph: DerivedGraph, *, recompute: bool = False) -> None:
-        """Stashes what a backward pass needs, or what computes that again."""
+        """Selects the stash: the residuals of the backward pass, or the tensors from which they are recomputed."""
         self._stashed = [tensor for tensor, _ in graph.needed_by(self._backward_results)]
         self.residuals = list(map(spec_of, self._stashed))
         if recompute:
-            again = DerivedGraph(f"{self.graph.name}_recompute", self.graph, recompute=True)
-            results = [again.rematerialized(tensor) for tensor in self._stashed]
-            self._stashed = again.stashed
-            self._recompute = GraphFunction(again, again.placeholders, results)
+            recomputation = DerivedGraph(f"{self.graph.name}_recompute", self.graph, recompute=True)
+            results = [recomputation.rematerialized(tensor) for tensor in self._stashed]
+            self._stashed = recomputation.stashed
+            self._recompute = GraphFunction(recomputation, recomputation.placeholders, results)
         self.stash = list(map(spec_of, self._stashed))
         for spec in (*self.stash, *self.residuals):
             if not spec.shape.is_fully_defined():
                 raise ValueError(
                     f"{self.name} of the pipeline has a tensor of shape {spec.shape} that its backward pass needs; each"
-                    " tensor of a training pipeline needs a static shape. Set `drop_remainder=True` where the dataset is"
-                    " batched, or state the shape with `tf.ensure_shape`"
+                    " tensor of a training pipeline needs a static shape. Set `drop_remainder=True` in `Dataset.batch`, or"
+                    " set the shape with `tf.ensure_shape`"
                 )
 
     def passes(self) -> dict[str, tuple[Callable[..., list[tf.Tensor]], list[tf.TensorSpec]]]:
-        """Returns what it runs, as functions of tensors without side effects that can be called outside of the program."""
+        """Returns the passes by name, as functions without side effects that can be called outside of the program.
+
+        Each has the function and the specs of its arguments.
+        """
         graph = DerivedGraph(f"{self.graph.name}_alone", self.graph, recompute=True)
         results = [graph.rematerialized(tensor) for tensor in self._results]
         forward = GraphFunction(graph, graph.placeholders, results)
@@ -260,8 +290,8 @@ class TracedStage:
         if self._recompute is not None:
             passes["recompute"] = (self._recompute.elsewhere, self.stash)
         if self._backward is not None:
-            further = map(spec_of, (*self._gradient_placeholders, *self.carried))
-            passes["backward"] = (self._backward.elsewhere, [*self.residuals, *further])
+            gradients = map(spec_of, (*self._gradient_placeholders, *self.carried))
+            passes["backward"] = (self._backward.elsewhere, [*self.residuals, *gradients])
         return passes
 
     def lines(self) -> dict[str, str]:
@@ -270,12 +300,12 @@ class TracedStage:
 
 
 def distinct(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
-    """Returns variables, each once."""
+    """Returns the variables without duplicates, in their order."""
     return list({id(variable.handle): variable for variable in variables}.values())
 
 
 def size_of(tensors: Iterable[tf.TensorSpec | tf.Tensor | tf.Variable]) -> int:
-    """Returns the bytes of tensors; those of unknown shape count as none."""
+    """Returns the size of tensors in bytes; tensors of unknown shape count 0."""
     return sum((tensor.shape.num_elements() or 0) * tensor.dtype.size for tensor in tensors)
 
 
@@ -284,7 +314,7 @@ def _can_be_stashed(tensor: tf.Tensor) -> bool:
 
 
 def as_arguments(outputs: Nested) -> tuple[list[Nested], dict[str, Nested]]:
-    """Returns what a stage returned as the arguments of the next one: by position, or by name for a dict."""
+    """Returns the outputs of a stage as the arguments of the next one: by position, or by name for a dict."""
     if outputs is None:
         return [], {}
     if isinstance(outputs, Mapping) and all(isinstance(key, str) for key in outputs):
@@ -305,7 +335,18 @@ def trace_stage(
     loss_of: Callable[..., tf.Tensor] | None = None,
     source: str = "",
 ) -> TracedStage:
-    """Traces a stage, or a part of one; `source` describes where its arguments come from."""
+    """Traces a stage or a part of a stage.
+
+    Args:
+      function: The function of the stage.
+      name: The name in error messages.
+      ipu: The IPU on which operations are placed.
+      constants: The first arguments, the same for all micro-batches.
+      positional: The specs of further arguments by position.
+      named: The specs of arguments by name.
+      loss_of: Returns the loss, given the outputs of the stage.
+      source: The origin of the arguments, as in "what stage 0 returned", for error messages.
+    """
     graph = StageGraph(name)
     body = user_code(function)
 
@@ -313,58 +354,64 @@ def trace_stage(
         outputs = _without_operations(body(*args, **by_name))
         if loss_of is None:
             return outputs, None
-        outputs = tf.nest.map_structure(lambda one: None if one is None else tf.convert_to_tensor(one), outputs)
+        outputs = tf.nest.map_structure(
+            lambda output: None if output is None else tf.convert_to_tensor(output), outputs
+        )
         return outputs, loss_of(*as_arguments(outputs)[0])
 
     fixed = tf.nest.map_structure(spec_of, list(constants))
-    given = f"{source}: {_described([*fixed, *positional], named or {})}"
-    _check_call(function, f"{name} of the pipeline", (*constants, *positional), named or {}, given)
+    arguments = f"{source}: {_described([*fixed, *positional], named or {})}"
+    _check_call(function, f"{name} of the pipeline", (*constants, *positional), named or {}, arguments)
     with scopes.ipu_shard(ipu):
         try:
             graphs.trace_into(graph, traced, ((*fixed, *positional), dict(named or {})))
         except (TypeError, ValueError) as exc:
             if source and not isinstance(exc, tf.errors.OpError):
-                add_to_message(exc, f"{name} of the pipeline was called with {given}")
+                add_to_message(exc, f"{name} of the pipeline was called with {arguments}")
             raise
     for outside, _ in graph.captures:
         if outside.dtype != tf.resource and hasattr(outside, "graph"):
             raise ValueError(
                 f"Trying to capture the tensor `{outside.name}` in {name} of the pipeline, which is not a resource: a stage"
-                " can use variables, and tensors that were made outside of the program, but no other tensor from around"
-                " it. Hand it over through `inputs` or the infeed, from stage to stage"
+                " can capture variables and eager tensors, but no tensors of the program. Pass the tensor through `inputs`"
+                " or the infeed, and from stage to stage"
             )
     returned: Nested = graph.structured_outputs
     return TracedStage(graph, ipu, tf.nest.flatten(list(constants)), *returned)
 
 
 def _without_operations(returned: Nested) -> Nested:
-    """Removes operations from what a function returned: those run by themselves."""
+    """Returns the outputs of a function without operations, which run in any case."""
     if isinstance(returned, tf.Operation):
         return None
-    if isinstance(returned, (list, tuple)) and any(isinstance(one, tf.Operation) for one in returned):
-        return type(returned)(one for one in returned if not isinstance(one, tf.Operation))
+    if isinstance(returned, (list, tuple)) and any(isinstance(output, tf.Operation) for output in returned):
+        return type(returned)(output for output in returned if not isinstance(output, tf.Operation))
     return returned
 
 
 def _check_call(
-    function: Callable[..., Nested], name: str, positional: Sequence[Nested], named: Mapping[str, Nested], given: str
+    function: Callable[..., Nested],
+    name: str,
+    positional: Sequence[Nested],
+    named: Mapping[str, Nested],
+    arguments: str,
 ) -> None:
     try:
         signature = inspect.signature(getattr(function, "python_function", function))
-    except (TypeError, ValueError):  # A function of C, which says nothing about itself.
+    except (TypeError, ValueError):  # Functions in C may have no signature.
         return
     try:
         signature.bind(*positional, **named)
     except TypeError as exc:
         by_name = f" and by name {', '.join(named)}" if named else ""
         raise TypeError(
-            f"{name} takes `{signature}`, but gets {len(positional)} arguments by position{by_name}, {given}"
+            f"{name} takes `{signature}`, but gets {len(positional)} arguments by position{by_name}, {arguments}"
         ) from exc
 
 
 def _described(positional: Sequence[Nested], named: Mapping[str, Nested]) -> str:
-    """Describes the tensors that a stage gets: `float32[2, 3], int32[], mask: bool[2]`."""
-    parts = [*(("", one) for one in positional), *((f"{key}: ", one) for key, one in named.items())]
+    """Returns a description of the tensors that a stage gets: `float32[2, 3], int32[], mask: bool[2]`."""
+    parts = [*(("", value) for value in positional), *((f"{key}: ", value) for key, value in named.items())]
     specs = [(key, spec) for key, part in parts for spec in tf.nest.flatten(part) if isinstance(spec, tf.TensorSpec)]
     texts = [f"{key}{spec.dtype.name}{spec.shape}".replace("(", "[").replace(")", "]") for key, spec in specs]
     return ", ".join(texts).replace(",]", "]") or "nothing"

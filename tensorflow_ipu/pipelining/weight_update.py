@@ -1,4 +1,4 @@
-"""The optimizer of a pipeline: which variables it trains, what it does to gradients, and its update."""
+"""The optimizer of a pipeline: the variables that it trains, the accumulation of their gradients, and the update."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _is_keras(optimizer: object) -> bool:
     return isinstance(optimizer, (keras_optimizer, *old_keras.keras_2_optimizers()))
 
 
-# What the attributes of an `OptimizerFunctionOutput` must be.
+# The attributes of an `OptimizerFunctionOutput`, with a description of their types and the types.
 _ATTRIBUTES: dict[str, tuple[str, tuple[type, ...]]] = {
     "opt": ("an optimizer", (object,)),
     "loss": ("a `tf.Tensor`", (tf.Tensor,)),
@@ -43,7 +43,7 @@ _ATTRIBUTES: dict[str, tuple[str, tuple[type, ...]]] = {
     "gradient_capture_context": ("a `GradientCaptureContext`", (GradientCaptureContext, NoneType)),
     "captured_gradient_outfeed": ("an `IPUOutfeedQueue`", (IPUOutfeedQueue, NoneType)),
 }
-# Of attributes that say the same: those that may not be set beside one.
+# For an attribute, the other attributes that may not be set with it.
 _EXCLUDED = {
     "variables": ("tape",),
     "tape": ("variables", "gradient_capture_context"),
@@ -52,9 +52,9 @@ _EXCLUDED = {
 
 
 class OptimizerFunctionOutput:
-    """An optimizer, and the loss that it is to minimise; each attribute is checked when it is set."""
+    """An optimizer and the loss that it minimizes. Each attribute is checked when it is set."""
 
-    __slots__ = (*_ATTRIBUTES, "__dict__", "__weakref__")  # Subclasses and users may set others.
+    __slots__ = (*_ATTRIBUTES, "__dict__", "__weakref__")  # Subclasses and users may set other attributes.
 
     opt: Optimizer
     loss: tf.Tensor
@@ -80,38 +80,44 @@ class OptimizerFunctionOutput:
         gradient_capture_context: GradientCaptureContext | None = None,
         captured_gradient_outfeed: IPUOutfeedQueue | None = None,
     ) -> None:
-        """Takes the optimizer and the loss of a micro-batch.
+        """Creates an output of an optimizer function.
 
         Args:
-          opt: A `tf.compat.v1.train` optimizer, a Keras optimizer, or one of `tensorflow.python.keras.optimizer_v2`. Of the
-            arguments of the optimizer function it uses those of the last micro-batch of a pass, in `compute_gradients` of each.
+          opt: A `tf.compat.v1.train` optimizer, a Keras optimizer, or an optimizer of
+            `tensorflow.python.keras.optimizer_v2`. If the optimizer uses arguments of the optimizer
+            function, `compute_gradients` gets their values for each micro-batch, and the update gets their values for
+            the last micro-batch of a pass of the pipeline.
           loss: The loss of a micro-batch, a tensor.
-          compute_gradients_args: Arguments of `opt.compute_gradients` after the loss. For `tf.compat.v1.train` alone.
-          compute_gradients_kwargs: Its further keyword arguments, likewise.
+          compute_gradients_args: Arguments of `opt.compute_gradients` after the loss. For `tf.compat.v1.train` only.
+          compute_gradients_kwargs: Further keyword arguments of `opt.compute_gradients`. For `tf.compat.v1.train` only.
           apply_gradients_args: Further arguments of `opt.apply_gradients`, after the gradients and variables.
-          apply_gradients_kwargs: Its further keyword arguments.
-          variables: The variables to train, with a Keras optimizer; all trainable ones of the stages if no `tape` says either.
-          tape: A tape that watches the variables to train, in place of `variables`; the pipeline computes the gradients.
-          gradient_capture_context: The context by which the stages capture gradients. A `GradientCaptureTape` as `tape` is one.
-          captured_gradient_outfeed: The queue that gets the captured gradients of each pass, a dict by their tags.
+          apply_gradients_kwargs: Further keyword arguments of `opt.apply_gradients`.
+          variables: The variables to train, with a Keras optimizer. If both this and `tape` are omitted, all trainable
+            variables of the stages are trained.
+          tape: A tape that watches the variables to train, in place of `variables`. The pipeline computes the
+            gradients.
+          gradient_capture_context: The context with which the stages capture gradients; not needed if `tape` is a
+            `GradientCaptureTape`.
+          captured_gradient_outfeed: The queue that gets the captured gradients of each pass of the pipeline, a dict by
+            tag.
 
         Raises:
-          TypeError: A value is of a wrong kind.
-          ValueError: Two values do not go together.
+          TypeError: A value is of the wrong type.
+          ValueError: Two values exclude each other.
         """
-        given = locals()
+        values = locals()
         for name in _ATTRIBUTES:
-            setattr(self, name, given[name])
+            setattr(self, name, values[name])
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, self._checked(name, value) if name in _ATTRIBUTES else value)
 
     def _checked(self, name: str, value: Any) -> Any:
-        words, kinds = _ATTRIBUTES[name]
+        expected, types = _ATTRIBUTES[name]
         if name == "opt" and not isinstance(value, tf.compat.v1.train.Optimizer) and not _is_keras(value):
-            words, kinds = "a `tf.compat.v1.train` optimizer or a `tf.keras.optimizers.Optimizer`", ()
-        if not isinstance(value, kinds):
-            raise TypeError(f"`{_NAME}.{name}` must be {words}, but is {value!r}")
+            expected, types = "a `tf.compat.v1.train` optimizer or a `tf.keras.optimizers.Optimizer`", ()
+        if not isinstance(value, types):
+            raise TypeError(f"`{_NAME}.{name}` must be {expected}, but is {value!r}")
         if name.endswith("kwargs"):
             value = dict(value or {})
         elif name.endswith(("args", "variables")):
@@ -123,11 +129,11 @@ class OptimizerFunctionOutput:
 
     @property
     def is_keras(self) -> bool:
-        """Whether the optimizer is one of Keras."""
+        """True for a Keras optimizer."""
         return _is_keras(self.opt)
 
     def differentiated(self) -> tf.Tensor:
-        """Returns the loss, with gradients scaled for an optimizer that scales losses, and divides gradients itself."""
+        """Returns the loss to differentiate. If the optimizer scales losses, only the gradients of the loss are scaled."""
         loss, optimizer = self.loss, self.opt
         if hasattr(optimizer, "get_unscaled_gradients"):
             scale = optimizer.get_scaled_loss(tf.ones((), loss.dtype))
@@ -139,66 +145,67 @@ class OptimizerFunctionOutput:
 
     @property
     def capturing(self) -> GradientCaptureContext | None:
-        """The context that captures gradients, or the tape if it does."""
+        """The context that captures gradients: `gradient_capture_context`, or the tape if it captures; else None."""
         tape = self.tape if isinstance(self.tape, GradientCaptureTape) else None
         return self.gradient_capture_context or tape
 
     def _fault(self, name: str) -> str | None:
-        """Returns what is wrong with setting an attribute, beside those that are set."""
+        """Returns the error of an attribute that conflicts with the attributes set before, or None."""
         if name.startswith("compute_gradients") and self.is_keras:
             return (
-                f"goes with a `tf.compat.v1.train` optimizer alone: the Keras optimizer {self.opt!r} has no"
-                " `compute_gradients`"
+                f"needs a `tf.compat.v1.train` optimizer: the Keras optimizer {self.opt!r} has no `compute_gradients`"
             )
         if name in ("variables", "tape") and not self.is_keras:
-            words = f"goes with a Keras optimizer alone, and `opt` is {self.opt!r}"
-            others = '; write `compute_gradients_kwargs={"var_list": variables}`'
-            return words + others * (name == "variables")
-        for other in _EXCLUDED.get(name, ()):
-            if getattr(self, other, None):
-                return f"may not be used where `{other}` is: give one"
+            message = f"needs a Keras optimizer, but `opt` is {self.opt!r}"
+            hint = '; write `compute_gradients_kwargs={"var_list": variables}`'
+            return message + hint if name == "variables" else message
+        for excluded in _EXCLUDED.get(name, ()):
+            if getattr(self, excluded, None):
+                return f"cannot be set together with `{excluded}`: set one of them"
         if name == "captured_gradient_outfeed" and self.capturing is None:
-            return (
-                "needs gradients that are captured: give a `gradient_capture_context`, or a `GradientCaptureTape` as"
-                " `tape`"
-            )
+            return "needs captured gradients: set `gradient_capture_context`, or set `tape` to a `GradientCaptureTape`"
         return None
 
 
-# Of a variable that is trained: for each place where optimizers are made, their slots.
+# The attribute of a trained variable with the slots of optimizers, by the place in the code that creates the optimizer.
 _ATTRIBUTE = "_ipu_slots_of_pipelines"
 
 
-def _take_over(
+def _reuse_slots(
     optimizer: tf.compat.v1.train.Optimizer,
     function: Callable[..., object],
     stage: tf.Graph,
     variables: Sequence[tf.Variable],
 ) -> None:
-    """Gives an optimizer the slots of the one that the trace before made at the same point, if it was made in this trace."""
-    # In a graph of TensorFlow 1 each program is traced once, and has variables of its own.
+    """Lets an optimizer that was created in this trace use the slots of its predecessor in the previous trace.
+
+    An optimizer function creates an optimizer in each trace. Without this, momentum would restart from zero. The
+    predecessor is the optimizer of the same class that the same optimizer function created. `stage` is the graph of the
+    loss: an optimizer that holds tensors of this graph was created in this trace.
+    """
+    # In a graph of TensorFlow 1, each program is traced once and has its own variables.
     if not tf.compat.v1.executing_eagerly_outside_functions():
         return
-    chain = list(_chain(optimizer))
-    if not any(getattr(value, "graph", None) is stage for one in chain for value in vars(one).values()):
+    chain = list(_wrapped(optimizer))
+    if not any(getattr(value, "graph", None) is stage for inner in chain for value in vars(inner).values()):
         return
     owner = variables[0]
-    known = vars(owner).setdefault(_ATTRIBUTE, {})
+    slots = vars(owner).setdefault(_ATTRIBUTE, {})
     code = getattr(inspect.unwrap(function), "__code__", None)
-    for at, one in enumerate(chain):
-        take_over_slots(one, known, (code, at, type(one)))
+    for depth, inner in enumerate(chain):
+        take_over_slots(inner, slots, (code, depth, type(inner)))
 
 
-def _chain(optimizer: tf.compat.v1.train.Optimizer) -> Iterator[tf.compat.v1.train.Optimizer]:
-    """Yields an optimizer and those that it wraps."""
+def _wrapped(optimizer: tf.compat.v1.train.Optimizer) -> Iterator[tf.compat.v1.train.Optimizer]:
+    """Yields an optimizer and all optimizers that it wraps."""
     yield optimizer
     for value in vars(optimizer).values():
         if isinstance(value, tf.compat.v1.train.Optimizer):
-            yield from _chain(value)
+            yield from _wrapped(value)
 
 
 class Training:
-    """Applies what a pipeline's optimizer function returned to the variables of its stages."""
+    """The training of the variables of a pipeline's stages with the output of its optimizer function."""
 
     def __init__(
         self,
@@ -212,8 +219,8 @@ class Training:
         used = distinct([variable for stage in stages for variable in stage.used_variables])
         if chosen is None:
             chosen = output.variables or (output.tape.watched_variables() if output.tape is not None else None)
-        # Keras has variables of its own, around those of TensorFlow; its optimizers are given back what they gave.
-        self._given = {id(tf_variable(variable).handle): variable for variable in chosen or ()}
+        # The variables that were passed. Keras wraps TensorFlow's variables in its own, and its optimizers need these.
+        self._original = {id(tf_variable(variable).handle): variable for variable in chosen or ()}
         if chosen:
             self.variables = distinct([tf_variable(variable) for variable in chosen])
         else:
@@ -223,20 +230,22 @@ class Training:
             raise RuntimeError(
                 "No variables to optimize: no stage of the pipeline uses a trainable variable"
                 + (" that `OptimizerFunctionOutput` names" if chosen else "")
-                + ". Use weights in the stages, or leave `optimizer_function` out to infer alone"
+                + ". Use weights in the stages, or omit `optimizer_function` for inference only"
             )
 
     def mapped(self, pairs: list[tuple[tf.Tensor, tf.Variable]]) -> tuple[Pairs, Captured]:
         """Passes the gradients of one micro-batch through the optimizer's `compute_gradients`.
 
-        Returns the gradients to accumulate, and by their tags those that were captured last.
+        Returns:
+          The gradients to accumulate, and the captured gradients by tag.
         """
         capturing = self._output.capturing
         captured = {} if capturing is None else capturing.captured_gradients
         # TensorFlow's own `compute_gradients` changes nothing, and takes 10 ms a stage.
         if self._output.is_keras or not pairs or self._only_differentiates():
             return pairs, captured
-        # It takes a loss, so it is given one whose gradients are these, which are constants in it.
+        # `compute_gradients` takes a loss. The gradients of this loss are the gradients of the micro-batch:
+        # d sum(variable * gradient) / d variable = gradient.
         products = [tf.reduce_sum(variable * tf.stop_gradient(gradient)) for gradient, variable in pairs]
         loss = tf.add_n([tf.cast(product, products[0].dtype) for product in products])
         variables = [variable for _, variable in pairs]
@@ -245,27 +254,27 @@ class Training:
         return list(zip(gradients, (variable for _, variable in mapped), strict=True)), captured
 
     def _only_differentiates(self) -> bool:
-        """Returns True if the optimizer has TensorFlow's own `compute_gradients`, and it is called without options."""
+        """Returns True if the optimizer has TensorFlow's own `compute_gradients`, called without further arguments."""
         method = getattr(self._output.opt.compute_gradients, "__func__", None)
-        plain = tf.compat.v1.train.Optimizer.compute_gradients
-        return method is plain and not self._args and not self._kwargs
+        original = tf.compat.v1.train.Optimizer.compute_gradients
+        return method is original and not self._args and not self._kwargs
 
     def enqueue_captured(self, captured: Captured) -> None:
-        """Enqueues the captured gradients of a pass."""
+        """Enqueues the captured gradients of a pass of the pipeline."""
         queue = self._output.captured_gradient_outfeed
         if queue is not None and captured:
             queue.enqueue(captured)
 
     def prepare(self, stage: tf.Graph) -> None:
-        """Creates the optimizer's variables, ahead of any loop; `stage` computes the loss."""
+        """Creates the optimizer's variables before any loop; `stage` is the graph that computes the loss."""
         optimizer, variables = self._output.opt, self.variables
         if not self._output.is_keras:
-            _take_over(optimizer, self._function, stage, variables)
-        elif hasattr(optimizer, "build") and not getattr(optimizer, "built", False):  # Those of 2021 have none.
-            optimizer.build([self._given.get(id(variable.handle), variable) for variable in variables])
+            _reuse_slots(optimizer, self._function, stage, variables)
+        elif hasattr(optimizer, "build") and not getattr(optimizer, "built", False):  # Optimizers of 2021 lack `build`.
+            optimizer.build([self._original.get(id(variable.handle), variable) for variable in variables])
 
     def state_bytes(self) -> int:
-        """Returns the bytes that the optimizer keeps beside the weights; 0 if they are unknown."""
+        """Returns the size of the optimizer's variables in bytes; 0 if it is unknown."""
         try:
             memory = update_memory(self._output.opt, ())
         except TypeError:
@@ -273,33 +282,33 @@ class Training:
         return memory.state_on_chip + memory.state_off_chip
 
     def update(self, gradients: Sequence[tuple[tf.Tensor, tf.Variable]]) -> None:
-        """Updates the variables."""
+        """Updates the variables with accumulated gradients. Gradients of a variable of several stages are summed."""
         sums: dict[int, tf.Tensor] = {}
         for gradient, variable in gradients:
             key = id(variable.handle)
             sums[key] = sums[key] + gradient if key in sums else gradient
-        if not sums:  # The loss depends on no variable, which optimizers refuse.
+        if not sums:  # Optimizers reject an empty list of gradients: pass zeros.
             sums = {id(variable.handle): tf.zeros_like(variable) for variable in self.variables}
         pairs = [
-            (sums.get(id(variable.handle)), self._given.get(id(variable.handle), variable))
+            (sums.get(id(variable.handle)), self._original.get(id(variable.handle), variable))
             for variable in self.variables
-            if id(variable.handle) in sums or id(variable.handle) in self._given
+            if id(variable.handle) in sums or id(variable.handle) in self._original
         ]
         output = self._output
         if hasattr(output.opt, "get_unscaled_gradients"):
-            given, variables = zip(*pairs, strict=True)
-            pairs = list(zip(output.opt.get_unscaled_gradients(given), variables, strict=True))
+            scaled, variables = zip(*pairs, strict=True)
+            pairs = list(zip(output.opt.get_unscaled_gradients(scaled), variables, strict=True))
         output.opt.apply_gradients(pairs, *output.apply_gradients_args, **output.apply_gradients_kwargs)
 
 
 def _without_var_list(
     output: OptimizerFunctionOutput,
 ) -> tuple[tuple[Any, ...], dict[str, Any], Sequence[Variable] | None]:
-    """Returns the further arguments of `compute_gradients`, and the list of variables that was among them."""
+    """Returns the arguments of `compute_gradients` without `var_list`, and `var_list` or None."""
     args = output.compute_gradients_args
     kwargs = dict(output.compute_gradients_kwargs)
     if args:
-        # The first one after the loss is the list of variables, which each stage gets its own part of.
+        # The first argument after the loss is the list of variables. Each stage passes its own variables in its place.
         names = ("gate_gradients", "aggregation_method", "colocate_gradients_with_ops", "grad_loss")
         return (), {**dict(zip(names, args[1:], strict=False)), **kwargs}, args[0]
     return (), kwargs, kwargs.pop("var_list", None)
@@ -307,7 +316,14 @@ def _without_var_list(
 
 @dataclass(frozen=True)
 class Accumulation:
-    """How the gradients of a pass's micro-batches are added up."""
+    """The accumulation of the gradients of all micro-batches of a pass of the pipeline.
+
+    Attributes:
+      method: The reduction method.
+      count: The number of micro-batches.
+      dtype: The type of accumulators: None for that of the variable, a dtype, or a function from a variable to a dtype.
+      sum_captured: True to sum captured gradients, False to use those of the last micro-batch.
+    """
 
     method: GradientAccumulationReductionMethod
     count: int | tf.Tensor
@@ -315,7 +331,7 @@ class Accumulation:
     sum_captured: bool = True
 
     def specs(self, variables: Sequence[tf.Variable]) -> list[tf.TensorSpec]:
-        """Returns shapes and types of the accumulators."""
+        """Returns the specs of the accumulators."""
         return [tf.TensorSpec(variable.shape, dtype_for(self.dtype, variable)) for variable in variables]
 
     def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], micro_batch: Number) -> list[tf.Tensor]:
@@ -325,29 +341,33 @@ class Accumulation:
             for total, gradient in zip(sums, gradients, strict=True)
         ]
 
-    def captured(self, before: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def captured(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the captured gradients after one more micro-batch."""
         if not self.sum_captured:
             return list(gradients)
-        return [total + gradient for total, gradient in zip(before, gradients, strict=True)]
+        return [total + gradient for total, gradient in zip(sums, gradients, strict=True)]
 
 
 class WeightUpdate:
-    """An update of the weights that was traced; `loss` is the graph of the stage that computes the loss."""
+    """A traced weight update. `loss` is the graph of the stage that computes the loss.
+
+    Attributes:
+      handed: The tensors of `loss` that the update uses.
+    """
 
     def __init__(
         self, apply: Callable[[Sequence[tf.Tensor]], None], gradients: Sequence[tf.TensorSpec], loss: StageGraph
     ) -> None:
         graph = LossCaptureGraph("pipeline_update", loss)
-        graphs.trace_into(graph, lambda *given: apply(given), gradients)
+        graphs.trace_into(graph, lambda *values: apply(values), gradients)
         self.handed = [tensor for tensor, _ in graph.carried]
-        self._placeholders = [*graph.inputs[: len(gradients)], *(here for _, here in graph.carried)]
+        self._placeholders = [*graph.inputs[: len(gradients)], *(inner for _, inner in graph.carried)]
         self._function = GraphFunction(graph, self._placeholders, [])
 
     def alone(self) -> tuple[Callable[..., list[tf.Tensor]], list[tf.TensorSpec]]:
-        """Returns the update as a function of gradients and of `handed` values, to be read and not run; its arguments."""
+        """Returns the update as a function for analysis, and the specs of its arguments."""
         return self._function.elsewhere, list(map(spec_of, self._placeholders))
 
     def __call__(self, gradients: Sequence[tf.Tensor], handed: Sequence[tf.Tensor]) -> None:
-        """Updates the weights by gradients; `handed` has values of the tensors of that name."""
+        """Updates the weights, given the gradients and the values of the `handed` tensors."""
         self._function([*gradients, *handed])

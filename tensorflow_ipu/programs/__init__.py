@@ -1,4 +1,4 @@
-"""Programs and their replicas: from a `tf.function` to a run on the emulated IPUs."""
+"""Traces, compiles and runs programs, on one IPU or on replicas."""
 
 from tensorflow_ipu._tensorflow.graphs import in_condition
 from tensorflow_ipu.config import _state

@@ -1,4 +1,4 @@
-"""Marks the operations of programs that kernels of the host compute: layers where they may, and all checks."""
+"""Marks the operations of programs that host kernels compute: layers, if the target permits it, and assertions."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tensorflow_ipu._tensorflow import graphs, xla
 from tensorflow_ipu.programs import _attributes, _slices, _trace_context
 from tensorflow_ipu.programs._trace_context import is_tracing, wants_host_kernels
 
-# By this attribute the lowering to XLA tells the nodes of a program from others; TensorFlow ignores it.
+# The lowering to XLA recognizes marked nodes by this attribute. TensorFlow ignores it.
 ATTRIBUTE = "_ipu_host_kernel"
 _IN_LOOP = "_ipu_in_loop"
 
 _AttrValue: Any = tf.compat.v1.AttrValue
 _WHERE_FASTER = _AttrValue(s=b"where faster")
 _WHEREVER_KNOWN = _AttrValue(s=b"wherever known")
-# Those that end a run, which XLA leaves out.
+# Assertions, which can end a run. XLA drops them.
 _CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
 _LAYERS = frozenset(native.ipu_host_layers().decode().split()) - _CHECKS
 
-# An `Assert` has the texts of its message by this one, since no program can hold them.
+# Holds the message texts of an `Assert`, because a program cannot hold strings.
 _TEXTS = "_ipu_texts"
 
-# Of operations that XLA has no lowering of: the input that has to be known when a program is compiled.
+# An attribute of operations that XLA cannot lower. It names the input that must be a constant when XLA compiles.
 _CONSTANTS = "_XlaCompileTimeConstantInputs"
 _SHAPES = {
     "ResizeNearestNeighborGrad": b"size",
@@ -45,22 +45,22 @@ _YES = _AttrValue(b=True)
 _mark = _WHERE_FASTER
 
 
-def marking(plain: Callable[..., None]) -> Callable[..., None]:
-    """Marks the operations of a program that the host's kernels compute, as they are made."""
+def marking(original: Callable[..., None]) -> Callable[..., None]:
+    """Marks the new operations of a program for host kernels."""
 
     def create(self: tf.Graph, op: tf.Operation, compute_device: bool = True) -> None:
-        plain(self, op, compute_device)
-        _mark_if_wanted(self, op)
+        original(self, op, compute_device)
+        _mark_if_computed_on_host(self, op)
 
     return create
 
 
-def _mark_if_wanted(graph: tf.Graph, op: tf.Operation) -> None:
+def _mark_if_computed_on_host(graph: tf.Graph, op: tf.Operation) -> None:
     if op.type in _LAYERS:
         type_ = op.outputs[0].dtype if op.outputs else None
-        # One that says how it is computed is not computed by TensorFlow's kernel.
-        own = type_ == tf.float16 and _attributes.is_set_by_scope(graph, op)
-        if _trace_context.wants_host_kernels(type_, len(op.outputs)) and not own:
+        # TensorFlow's kernel would ignore the arithmetic that a scope chooses.
+        is_set_by_scope = type_ == tf.float16 and _attributes.is_set_by_scope(graph, op)
+        if _trace_context.wants_host_kernels(type_, len(op.outputs)) and not is_set_by_scope:
             graphs.set_attribute(op, ATTRIBUTE, _mark)
             if graphs.in_loop(graph):
                 graphs.set_attribute(op, _IN_LOOP, _YES)
@@ -76,7 +76,7 @@ def _mark_if_wanted(graph: tf.Graph, op: tf.Operation) -> None:
 
 
 def _text(tensor: tf.Tensor) -> bytes:
-    """Returns the text of a string tensor of known value; empty for others."""
+    """Returns the text of a string tensor: `...` if its value is unknown, and nothing for other types."""
     if tensor.dtype.name != "string":
         return b""
     value = tf.get_static_value(_trace_context.source_of(tensor))
@@ -85,7 +85,7 @@ def _text(tensor: tf.Tensor) -> bytes:
 
 @contextlib.contextmanager
 def wherever_known() -> Iterator[None]:
-    """A block in which traced programs use every host kernel there is, faster or not; for measurements and tests."""
+    """Runs the block with every existing host kernel in use, faster or not; for measurements and tests."""
     global _mark  # noqa: PLW0603
     _mark = _WHEREVER_KNOWN
     try:
@@ -99,30 +99,46 @@ def are_wherever_known() -> bool:
 
 
 def convolution_gradient(
-    plain: Callable[..., tuple[tf.Tensor, tf.Tensor]],
+    original: Callable[..., tuple[tf.Tensor, tf.Tensor]],
 ) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
-    """Replaces TensorFlow's gradients of a `Conv2D` if XLA would be slow."""
+    """Replaces TensorFlow's gradients of a `Conv2D` if XLA would compute them slowly.
+
+    TensorFlow lowers `Conv2DBackpropInput` and `Conv2DBackpropFilter` to convolutions that XLA may compute slowly. Here
+    both are forward convolutions with other paddings, strides and gaps:
+
+    - For the inputs, the upstream gradients are convolved with the filter, reversed along both axes. The stride
+      becomes gaps of stride - 1 zeros between the upstream gradients.
+    - For the weights, the inputs are convolved with the upstream gradients. The batch takes the place of the features,
+      and the stride and the dilation of the forward convolution swap roles.
+
+    `_Axis` computes the paddings. Example: 5 inputs, a filter of 3, stride 2 and `VALID` padding give 2 outputs. Their 2
+    gradients with one zero between them and 2 zeros on either side are 7 values. Convolved with the filter, they give
+    the 5 gradients of the inputs.
+    """
 
     def gradient(op: tf.Operation, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        slow = (
+        is_slow = (
             is_tracing()
-            and not _served(op)
+            and not _has_fast_gradients(op)
             and (wants_host_kernels() or graphs.in_loop(tf.compat.v1.get_default_graph()))
         )
-        geometry = _geometry(op, upstream) if slow else None
+        geometry = _geometry(op, upstream) if is_slow else None
         if geometry is None:
-            return plain(op, upstream)
+            return original(op, upstream)
         inputs, weights = op.inputs
-        return _of_inputs(inputs, weights, upstream, geometry), _of_weights(inputs, weights, upstream, geometry)
+        return (
+            _gradient_of_inputs(inputs, weights, upstream, geometry),
+            _gradient_of_weights(inputs, weights, upstream, geometry),
+        )
 
     return gradient
 
 
-def _served(op: tf.Operation) -> bool:
-    """Returns True if TensorFlow's own gradients are fast, by kernels of the host or as products."""
+def _has_fast_gradients(op: tf.Operation) -> bool:
+    """Returns True if TensorFlow's own gradients are fast, as host kernels or as matrix products."""
     type_ = op.inputs[0].dtype
-    own = type_ == tf.float16 and _attributes.is_set_by_scope(tf.compat.v1.get_default_graph())
-    if own or not wants_host_kernels(type_):
+    is_set_by_scope = type_ == tf.float16 and _attributes.is_set_by_scope(tf.compat.v1.get_default_graph())
+    if is_set_by_scope or not wants_host_kernels(type_):
         return False
     rows, columns = op.inputs[1].shape[:2]
     if rows == columns == 1 and op.get_attr("padding") != b"EXPLICIT":
@@ -144,42 +160,43 @@ def _is_small(op: tf.Operation) -> bool:
 
 
 class _Axis:
-    def __init__(self, op: tf.Operation, upstream: tf.Tensor, at: int) -> None:
-        self.at = at
-        self.size = known_size(op.inputs[0], at)
-        self.kernel = known_size(op.inputs[1], at - 1)
-        self.out = known_size(upstream, at)
-        self.stride = op.get_attr("strides")[at]
-        self.dilation = op.get_attr("dilations")[at]
-        spread = (self.out - 1) * self.stride + 1  # The outputs, with gaps.
-        reach = (self.kernel - 1) * self.dilation  # What the filter spans, less one.
+    """One spatial axis of a convolution: its sizes, and the paddings of the convolution and of its gradient."""
+
+    def __init__(self, op: tf.Operation, upstream: tf.Tensor, axis: int) -> None:
+        self.size = known_size(op.inputs[0], axis)
+        self.kernel = known_size(op.inputs[1], axis - 1)
+        self.out = known_size(upstream, axis)
+        self.stride = op.get_attr("strides")[axis]
+        self.dilation = op.get_attr("dilations")[axis]
+        spread = (self.out - 1) * self.stride + 1  # The span of the outputs with their gaps.
+        reach = (self.kernel - 1) * self.dilation  # The span of the dilated filter minus one.
         padding = op.get_attr("padding")
         if padding == b"EXPLICIT":
-            before = op.get_attr("explicit_paddings")[2 * at]
+            start = op.get_attr("explicit_paddings")[2 * axis]
         else:
-            before = max(spread + reach - self.size, 0) // 2 if padding == b"SAME" else 0
-        self.pad = (before, reach + spread - self.size - before)
-        self.gradient_pad = (reach - before, self.size - spread + before)
+            start = max(spread + reach - self.size, 0) // 2 if padding == b"SAME" else 0
+        self.pad = (start, reach + spread - self.size - start)
+        self.gradient_pad = (reach - start, self.size - spread + start)
 
 
 def _geometry(op: tf.Operation, upstream: tf.Tensor) -> list[_Axis] | None:
-    """Returns the axes of space; None if the gradient stays TensorFlow's own."""
+    """Returns the spatial axes, or None if TensorFlow's own gradient has to be used."""
     inputs, weights = op.inputs
     shapes = (inputs.shape, weights.shape, upstream.shape)
     if not all(shape.is_fully_defined() for shape in shapes) or op.get_attr("data_format") != b"NHWC":
         return None
     if inputs.shape[3] != weights.shape[2] or 0 in [size for shape in shapes for size in shape]:
         return None
-    axes = [_Axis(op, upstream, at) for at in (1, 2)]
+    axes = [_Axis(op, upstream, axis) for axis in (1, 2)]
     return axes if all(min(axis.gradient_pad) >= 0 and axis.pad[0] >= 0 for axis in axes) else None
 
 
-def _of_weights(inputs: tf.Tensor, weights: tf.Tensor, upstream: tf.Tensor, axes: list[_Axis]) -> tf.Tensor:
-    """A convolution of the inputs by the upstream gradients, with features for the batch and the batch for features."""
+def _gradient_of_weights(inputs: tf.Tensor, weights: tf.Tensor, upstream: tf.Tensor, axes: list[_Axis]) -> tf.Tensor:
+    """Convolves the inputs with the upstream gradients; batch and features swap places."""
 
     @tf.custom_gradient
     def convolve(inputs: tf.Tensor, upstream: tf.Tensor) -> Any:
-        # The input after the last position of the filter has no gradient.
+        # Inputs beyond the last position of the filter do not contribute.
         rows, columns = (axis.size + min(axis.pad[1], 0) for axis in axes)
         result = xla.convolution(
             tf.transpose(inputs[:, :rows, :columns], [3, 1, 2, 0]),
@@ -190,15 +207,15 @@ def _of_weights(inputs: tf.Tensor, weights: tf.Tensor, upstream: tf.Tensor, axes
         )
 
         def backward(second: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return _of_inputs(inputs, second, upstream, axes), _forward(inputs, second, axes)
+            return _gradient_of_inputs(inputs, second, upstream, axes), _forward(inputs, second, axes)
 
         return tf.ensure_shape(tf.transpose(result, [1, 2, 0, 3]), weights.shape), backward
 
     return convolve(inputs, upstream)
 
 
-def _of_inputs(inputs: tf.Tensor, weights: tf.Tensor, upstream: tf.Tensor, axes: list[_Axis]) -> tf.Tensor:
-    """A convolution of the upstream gradients, with gaps as the stride skips, by the filter turned around."""
+def _gradient_of_inputs(inputs: tf.Tensor, weights: tf.Tensor, upstream: tf.Tensor, axes: list[_Axis]) -> tf.Tensor:
+    """Inserts gaps for the stride into the upstream gradients, and convolves them with the reversed filter."""
 
     @tf.custom_gradient
     def convolve(weights: tf.Tensor, upstream: tf.Tensor) -> Any:
@@ -211,7 +228,7 @@ def _of_inputs(inputs: tf.Tensor, weights: tf.Tensor, upstream: tf.Tensor, axes:
         )
 
         def backward(second: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return _of_weights(second, weights, upstream, axes), _forward(second, weights, axes)
+            return _gradient_of_weights(second, weights, upstream, axes), _forward(second, weights, axes)
 
         return tf.ensure_shape(result, inputs.shape), backward
 
@@ -223,6 +240,6 @@ def _forward(inputs: tf.Tensor, weights: tf.Tensor, axes: list[_Axis]) -> tf.Ten
         inputs,
         weights,
         strides=[axis.stride for axis in axes],
-        padding=[[0, 0], *([axis.pad[0], max(axis.pad[1], 0)] for axis in axes), [0, 0]],  # pyright: ignore[reportArgumentType]  # Its stub knows no explicit one.
+        padding=[[0, 0], *([axis.pad[0], max(axis.pad[1], 0)] for axis in axes), [0, 0]],  # pyright: ignore[reportArgumentType]  # The stub lacks explicit paddings.
         dilations=[axis.dilation for axis in axes],
     )

@@ -1,8 +1,8 @@
-"""A program: a `tf.function` that was traced for a target, with its inputs and its device."""
+"""`Program`: a `tf.function` that was traced for a target, with its inputs and its device."""
 
 from __future__ import annotations
 
-# What `signal` wraps with enums, at many times the price, which every run would pay.
+# The `signal` module wraps these functions with enums, which would make every run slower.
 import _signal  # pyright: ignore[reportMissingImports]
 import contextlib
 import functools
@@ -41,15 +41,15 @@ GRAPH_FUNCTIONS = (Function, ConcreteFunction)
 
 
 class Program:
-    """A traced function with its flat inputs, to be run any number of times on its device.
+    """A traced function with its flat inputs, which can run any number of times on its device.
 
     The caller enters the device around `find`, `trace`, `compile` and `run`.
 
     Attributes:
       function: The concrete function.
-      inputs: Its flat inputs, without those that it captured.
-      device: The full name of its device.
-      target: What it was traced for.
+      inputs: The flat inputs, without captured ones.
+      device: The full name of the device.
+      target: The target of the trace.
     """
 
     __slots__ = ("device", "function", "inputs", "target")
@@ -69,12 +69,12 @@ class Program:
         device: str,
         target: Target,
     ) -> Program | None:
-        """Returns the program of `fn` for these arguments if it was traced, in the kind of context that is around."""
+        """Returns the program of `fn` for these arguments, or None if there is no such trace in the current context."""
         function = _compiled(fn)
         if isinstance(function, ConcreteFunction):
             return cls(function, functions.flat_inputs_of_call(function, args, kwargs), device, target)
-        known = functions.known_trace(function, args, kwargs, target)
-        return None if known is None else cls(*known, device, target)
+        trace_and_inputs = functions.known_trace(function, args, kwargs, target)
+        return None if trace_and_inputs is None else cls(*trace_and_inputs, device, target)
 
     @classmethod
     def trace(
@@ -97,24 +97,24 @@ class Program:
 
     @property
     def ordinal(self) -> int:
-        """The number of its device."""
+        """The number of the device."""
         return int(self.device[self.device.rfind(":") + 1 :])
 
     @property
     def name(self) -> str:
-        """The name of the Python function; TensorFlow extends it, as in `__inference_step_33`."""
+        """The name of the Python function: `step` for TensorFlow's `__inference_step_33`."""
         name = self.function.name
         name = name.decode() if isinstance(name, bytes) else name
         return re.sub(r"^__inference_(.*)_\d+$", r"\1", name)
 
     @property
     def arguments(self) -> list[tf.Tensor]:
-        """The inputs, and the tensors that it captured."""
+        """The inputs and the captured tensors."""
         return [*self.inputs, *self.function.captured_inputs]
 
     @property
     def ipus_of_replica(self) -> int:
-        """How many IPUs one replica uses: the next power of two of its pipeline stages' or shards' IPUs."""
+        """The number of IPUs of one replica: the IPUs of its stages or shards, rounded up to a power of 2."""
         ipus: int | None = getattr(self.function, _IPUS_OF_REPLICA, None)
         if ipus is None:
             ipus = _attributes.power_of_2(_attributes.shards_of(self.function))
@@ -122,42 +122,47 @@ class Program:
         return ipus
 
     def check(self) -> bool:
-        """Checks the program, once for a device, and the places of its inputs; returns True if it had passed before."""
+        """Checks the program once per device, and the devices of its resource inputs each time.
+
+        Returns:
+          True if the program had been checked for this device before.
+        """
         function, device = self.function, self.device
-        known: tuple[str, list[int]] | None = getattr(function, _CHECKED, None)
-        was_checked = known is not None and known[0] == device
-        if known is None or not was_checked:
+        checked: tuple[str, list[int]] | None = getattr(function, _CHECKED, None)
+        was_checked = checked is not None and checked[0] == device
+        if checked is None or not was_checked:
             faults.check(function, self.inputs, device)
             handles = [
-                at for at, tensor in enumerate(function.inputs[: len(self.inputs)]) if tensor.dtype == tf.resource
+                index for index, tensor in enumerate(function.inputs[: len(self.inputs)]) if tensor.dtype == tf.resource
             ]
-            known = device, handles
-            setattr(function, _CHECKED, known)
-        if known[1]:
-            faults.check_places([(function.inputs[at].op.name, self.inputs[at].device) for at in known[1]], device)
+            checked = device, handles
+            setattr(function, _CHECKED, checked)
+        if checked[1]:
+            places = [(function.inputs[index].op.name, self.inputs[index].device) for index in checked[1]]
+            faults.check_places(places, device)
         return was_checked
 
     def compile(self, key: str = "") -> tuple[str, bytes]:
         """Compiles the program into the executable cache.
 
-        With a key, returns a name and the executable instead, for `executable_cache.hold`.
+        With a key, returns a name and the executable for `executable_cache.hold` instead of storing them.
         """
         try:
             with progress.of(self._compiling()):
                 name, executable = ops.ipu_compile(self.arguments, f=self.function, key=key)
         except tf.errors.InvalidArgumentError as exc:
-            raise self.explain(exc)  # noqa: B904  (It has its cause.)
+            raise self.explain(exc)  # noqa: B904  (The error has its cause.)
         return name.numpy().decode(), executable.numpy()
 
     def run(self) -> Nested:
-        """Runs the program, and returns what its function returns when it has ended; in a graph, adds the run to it."""
+        """Runs the program and returns the results of its function; in a graph, adds the run to the graph."""
         if not tf.executing_eagerly():
             self._check_in_graph()
             return self._execute()
         if _forked:
             raise ForkedProcessError(
-                "this process was forked from one that had loaded TensorFlow, whose threads did not come along, so no program"
-                " can run here. Start processes with `multiprocessing.get_context('spawn')`"
+                "this process was forked from one that had loaded TensorFlow. A fork has none of TensorFlow's threads,"
+                " so no program can run here. Start processes with `multiprocessing.get_context('spawn')`"
             )
         was_checked = self.check()
         connection = _state.connection_type(self.ordinal)
@@ -171,12 +176,12 @@ class Program:
             active_runs.under_way.add(this_run)
             if was_checked:
                 return interruptible(self._execute)
-            before = metrics.compilations()[0]
-            with progress.of(self._compiling(), until=lambda _: metrics.compilations()[0] != before):
+            compiled_before = metrics.compilations()[0]
+            with progress.of(self._compiling(), until=lambda _: metrics.compilations()[0] != compiled_before):
                 return interruptible(self._execute)
         except BaseException as exc:
             tracepoints.failed_runs.add()
-            # As text: a log that keeps records would keep all that the frames of the error hold.
+            # The error is logged as text. A log that keeps the exception would keep the objects in its frames alive.
             if _logger.isEnabledFor(logging.INFO):
                 error = f"{type(exc).__name__}: {exc!s:.300}"
                 _logger.info("the run of `%s` on `%s` ended with %s", self.name, faults.short(self.device), error)
@@ -191,20 +196,20 @@ class Program:
                 self._log_end(compilations, duration)
 
     def explain(self, error: tf.errors.OpError) -> Exception:
-        """Returns the error to raise in place of one of compiling or running the program, with its cause."""
+        """Returns an error that explains `error`, from compiling or running the program, and has it as its cause."""
         if isinstance(error, tf.errors.UnimplementedError):
             resources = [id(value) for value in self.arguments if value.dtype == tf.resource]
             if len(set(resources)) < len(resources):
                 explained = ValueError(
-                    "the program gets the same queue twice: in two arguments, or in an argument and as one that it captures."
-                    " Pass it once, or capture it alone"
+                    "the program gets the same queue twice: in two arguments, or in an argument and by capture. Pass it"
+                    " once, or only capture it"
                 )
                 explained.__cause__ = error
                 return explained
         return faults.explained(self.function, error)
 
     def _execute(self) -> Nested:
-        """Runs the program by itself, or on replicas; or adds that to the graph. Results are replica 0's."""
+        """Runs the program directly or on replicas, or adds the run to the graph. Returns the results of replica 0."""
         function, is_eager = self.function, tf.executing_eagerly()
         try:
             if not self._needs_replicas(is_eager):
@@ -212,14 +217,14 @@ class Program:
             results = self._run_on_replicas(timed=False) if is_eager else self._insert()
             return functions.results_of(function, results)
         except tf.errors.OpError as exc:
-            raise self.explain(exc)  # noqa: B904  (It has its cause.)
+            raise self.explain(exc)  # noqa: B904  (The error has its cause.)
 
     def _needs_replicas(self, is_eager: bool) -> bool:
-        # A graph may run under another configuration, so there the run finds out how many replicas there are. What is traced
-        # within a program runs as its part.
+        # A graph may run under another configuration, so the operation counts the replicas when it runs. A call inside
+        # a program runs as a part of that program.
         if not is_eager:
             return not graphs.is_compiled(tf.compat.v1.get_default_graph())
-        # One IPU runs a program of one IPU by itself, unless other workers run it too, or its numbers may stop it.
+        # A program of one IPU on one IPU runs directly, unless other workers run it too or a trap may stop it.
         return (
             _state.ipus_or_one(self.ordinal) > 1
             or self.ipus_of_replica > 1
@@ -228,7 +233,7 @@ class Program:
         )
 
     def _run_on_replicas(self, *, timed: bool) -> list[tf.Tensor]:
-        """Calls the operation that runs the program on all replicas at once; with `timed`, it records its own times."""
+        """Creates the operation that runs the program on all replicas; with `timed`, it measures its own time."""
         results = ops.ipu_replicated_run(
             self.arguments,
             Tout=[output.dtype for output in self.function.outputs],
@@ -237,24 +242,29 @@ class Program:
             shapes=[output.shape for output in self.function.outputs],
             timed=timed,
         )
-        # A program without results is an operation in a graph, and None eagerly.
+        # If the program has no results, `results` is an operation in a graph, and None in eager execution.
         return list(results) if isinstance(results, (list, tuple)) else []
 
     def _check_in_graph(self) -> None:
-        """Checks the program before it goes into a graph, and places variables that were made without a device with it."""
+        """Checks the program before it is added to a graph, and places its variables that have no device."""
         self.check()
         for tensor in self.arguments:
-            # What a function captured of eager execution has a place, and no operation.
-            made = tensor.dtype == tf.resource and tf.is_symbolic_tensor(tensor) and tensor.op.type == "VarHandleOp"
-            if made and not tensor.device:
+            # A variable that was captured from eager execution has a device, and no operation.
+            is_variable = (
+                tensor.dtype == tf.resource and tf.is_symbolic_tensor(tensor) and tensor.op.type == "VarHandleOp"
+            )
+            if is_variable and not tensor.device:
                 graphs.place(tensor.op, self.device)
-        faults.refuse(self.function)  # When it compiles, in a session, nobody could say which line is meant.
+        faults.refuse(self.function)  # A compilation error in a session could not name the user's line.
 
     def _insert(self) -> list[tf.Tensor]:
-        """Adds the run on replicas to the graph, with the gradient of a function's call, which fails on several replicas."""
+        """Adds the run on replicas to the graph, with the gradient of a function call.
+
+        The gradient raises an error if several replicas run.
+        """
         function, graph = self.function, tf.compat.v1.get_default_graph()
         if hasattr(graph, "watch_variable"):
-            for variable in function.graph.variables:  # They have to live as long as the function around.
+            for variable in function.graph.variables:  # The outer function has to keep these variables alive.
                 gradients.note_use_of(variable)
         of_call = gradients.of_call(function)
 
@@ -275,7 +285,7 @@ class Program:
             raise tf.errors.FailedPreconditionError(
                 None,
                 None,
-                f"`{self.device}` cannot run a program: its `device_connection.type` is `NEVER`, which compiles alone."
+                f"`{self.device}` cannot run a program: its `device_connection.type` is `NEVER`, which only compiles."
                 " Configure the system with `DeviceConnectionType.ALWAYS` to run",
             )
         if not hasattr(self.function, _COMPILED_ONLY):
@@ -293,17 +303,19 @@ class Program:
         _logger.log(environment.TRACE, "`%s` runs on `%s`", self.name, faults.short(self.device))
         return metrics.compilations()
 
-    def _log_end(self, before: tuple[int, float], duration: int) -> None:
+    def _log_end(self, compilations_before: tuple[int, float], duration: int) -> None:
         journal.log()
-        count, seconds = (now - earlier for now, earlier in zip(metrics.compilations(), before, strict=True))
+        counts = zip(metrics.compilations(), compilations_before, strict=True)
+        count, seconds = (current - earlier for current, earlier in counts)
         if count:
             _logger.info("XLA compiled for `%s`: %d programs, %.3f s", self.name, count, seconds)
         _logger.log(environment.TRACE, "`%s` ran for %.6f s", self.name, duration / 1e9)
 
 
-# Attributes of concrete functions: the IPUs of one replica, once it has run; the device that it was checked for, with the
-# positions of its inputs that are handles of state; and that it was compiled for a device that only compiles.
-_IPUS_OF_REPLICA, _CHECKED, _COMPILED_ONLY = "_ipu_shards", "_ipu_passed", "_ipu_compiled_only"
+# Attributes of concrete functions:
+_IPUS_OF_REPLICA = "_ipu_shards"  # The IPUs of one replica.
+_CHECKED = "_ipu_checked"  # The device of the last check, and the positions of resource inputs.
+_COMPILED_ONLY = "_ipu_compiled_only"  # True once compiled for a device that only compiles.
 _RUN = "IpuReplicatedRun"
 
 
@@ -311,8 +323,8 @@ _RUN = "IpuReplicatedRun"
 def _refuse_gradient(op: tf.Operation, *upstream: Gradient | None) -> None:
     del op, upstream
     raise NotImplementedError(
-        "there is no gradient through a run on replicas, whose inputs and results are replica 0's: take the gradient"
-        " inside of the program, where `tf.GradientTape` and optimizers see all replicas"
+        "there is no gradient through a run on replicas, because its inputs and results are those of replica 0 only:"
+        " compute the gradient inside of the program, where `tf.GradientTape` and optimizers see all replicas"
     )
 
 
@@ -328,36 +340,36 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def _compiled(fn: Callable[..., Nested] | Function | ConcreteFunction) -> Function | ConcreteFunction:
-    """Returns the function itself if it is compiled, else its compiled copy."""
+    """Returns `fn` if it is compiled, else its compiled copy."""
     if isinstance(fn, Function):
         if functions.is_compiled(fn):
             return fn
     elif isinstance(fn, ConcreteFunction):
         attributes = fn.function_def.attr
-        # Asked for first: to read an attribute that a protobuf's map does not have adds an empty one.
+        # Reading a missing attribute from a protobuf's map would add an empty one.
         if "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b:
             return fn
     else:
         return tf.function(fn, jit_compile=True)
     copies = vars(fn)
-    # Threads that make the first call at the same time use the same copy, which may make variables.
+    # The copy may create variables, so threads that call it first at the same time must get the same copy.
     return copies.get("_ipu_compiled") or copies.setdefault("_ipu_compiled", _compiled_copy(fn))
 
 
 def _compiled_copy(fn: Function | ConcreteFunction) -> Function:
     if isinstance(fn, Function):
         return functions.compiled_copy(fn)
-    reference = weakref.ref(fn)  # The function has its copy, and is to end without the garbage collector.
+    reference = weakref.ref(fn)  # The function refers to its copy; a weak reference back avoids a cycle.
 
-    def call_it(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         concrete = reference()
-        assert concrete is not None  # It is what is being run.
+        assert concrete is not None  # The caller holds the function that runs.
         return concrete(*args, **kwargs)
 
-    return tf.function(call_it, jit_compile=True, autograph=False)
+    return tf.function(call, jit_compile=True, autograph=False)
 
 
-# What is replaced while a program is traced, with what makes the replacements; `_upcalls` has what higher layers replace.
+# The patches of TensorFlow that apply while a program is traced; `_upcalls.replaced_in_traces` has more.
 _REPLACED: list[tuple[patches.Patch, patches.Make]] = [
     (patches.OPERATIONS, _host_kernels.marking),
     (patches.CONVOLUTION_GRADIENT, _host_kernels.convolution_gradient),
@@ -369,7 +381,7 @@ _REPLACED: list[tuple[patches.Patch, patches.Make]] = [
 
 @contextlib.contextmanager
 def tracing_program(target: Target, placed: bool = True) -> Iterator[None]:
-    """A block that traces a program; one inside of another is part of that program."""
+    """Runs the block as the trace of a program, or as a part of the program that is already being traced."""
     if _trace_context.is_tracing():
         yield
         return
@@ -387,7 +399,7 @@ def insert(
 ) -> Nested:
     """Adds `fn` as one compiled program to the graph that is being built, on the device of the caller.
 
-    An operation that a Python function returns is that of the program, which runs it.
+    If a Python function returns an operation, the result in its place is the operation that runs the program.
     """
     target = Target.of_device(device, host_kernels)
     if isinstance(fn, GRAPH_FUNCTIONS):
@@ -398,7 +410,7 @@ def insert(
 
 
 class _WithOperations:
-    """A Python function that returns a tensor for each operation, as a program returns tensors alone."""
+    """A Python function that returns a tensor in place of each operation, because programs return only tensors."""
 
     def __init__(self, fn: Callable[..., Nested]) -> None:
         self._fn = user_code(fn, by_default=True)
@@ -417,24 +429,25 @@ class _WithOperations:
             return tf.nest.pack_sequence_as(returned, flat)
 
     def results(self, results: Nested) -> Nested:
-        """Returns the results of the program, with its operation in the places of those of the function."""
+        """Returns the results of the program; its operation replaces the operations that the function returned."""
         if not any(self._are_operations):
             return results
         flat = zip(tf.nest.flatten(results), self._are_operations, strict=True)
         return tf.nest.pack_sequence_as(results, [value.op if is_op else value for value, is_op in flat])
 
 
-# Ctrl-C while a program runs on the main thread ends the program. Python then only notes the signal, and writes its number to
-# the wake-up file descriptor, by which a native thread ends the waits of feeds. Handlers of other signals run when the program
-# has ended, as for any operation of TensorFlow.
+# Ctrl-C ends a program that runs on the main thread. Python runs signal handlers only between bytecodes, so none runs
+# while TensorFlow executes the program. But Python's C code writes the signal's number to the wake-up file descriptor
+# at once. A native thread reads it from a pipe, and ends the waits of feeds. The program then fails, and Python raises
+# `KeyboardInterrupt`. Handlers of other signals run when the program has ended, as for any operation of TensorFlow.
 _MAIN_IDENT = threading.main_thread().ident
-# Its handler, in a cell of Jupyter that awaits, only notifies the event loop, which stands still while a program runs.
-_OF_CELLS = "ipykernel.ipkernel"
+# The SIGINT handler of Jupyter cells with `await`. It only notifies the event loop, which the program blocks.
+_JUPYTER_MODULE = "ipykernel.ipkernel"
 _pipe: int | None = None
 
 
 def _interrupt_pipe() -> int:
-    """Returns the pipe to the native thread, which starts with the first use."""
+    """Returns the writing end of the pipe to the native thread; the first call starts the thread."""
     global _pipe  # noqa: PLW0603
     if _pipe is None:
         reading, writing = os.pipe()
@@ -445,39 +458,43 @@ def _interrupt_pipe() -> int:
             raise tf.errors.ResourceExhaustedError(
                 None,
                 None,
-                "the system gives this process no further thread: raise its limit (`ulimit -u`, the container's)",
+                "the system cannot start another thread for this process: raise the limit of the user (`ulimit -u`) or"
+                " the container",
             )
         _pipe = writing
     return _pipe
 
 
 def interruptible(program: Callable[[], _T]) -> _T:
-    """Calls `program`; on the main thread, Ctrl-C raises `KeyboardInterrupt`, unless it has a handler of the user's."""
-    # It ends the program where it waits for data or is about to use a feed; otherwise it is raised when the program returns.
+    """Calls `program`. On the main thread, Ctrl-C raises `KeyboardInterrupt`, unless the user has set a handler.
+
+    The program ends at once if it waits for data or is about to use a feed. Otherwise, the exception is raised when the
+    program returns.
+    """
     if threading.get_ident() != _MAIN_IDENT:
         return program()
     on_interrupt = _signal.getsignal(SIGINT)
-    if on_interrupt is not default_int_handler and getattr(on_interrupt, "__module__", "") != _OF_CELLS:
+    if on_interrupt is not default_int_handler and getattr(on_interrupt, "__module__", "") != _JUPYTER_MODULE:
         return program()
-    pressed = False
+    is_pressed = False
 
-    def note(*_: object) -> None:
-        nonlocal pressed
-        pressed = True
+    def record(*_: object) -> None:
+        nonlocal is_pressed
+        is_pressed = True
 
     writing = _interrupt_pipe()
     previous = -1
     try:
-        # Python's own handler would raise in the middle of the error that TensorFlow makes of the run's end, and
-        # TensorFlow cannot cope with that.
-        _signal.signal(SIGINT, note)
+        # Python's own handler could raise while TensorFlow converts the failure of the run to an error, which
+        # TensorFlow does not support.
+        _signal.signal(SIGINT, record)
         previous = _signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         native.ipu_interrupt_arm(previous)
-        if pressed:  # Before the watch began.
+        if is_pressed:  # Ctrl-C was pressed before the native thread watched the pipe.
             raise KeyboardInterrupt
         return program()
     finally:
-        # One in the other: handlers of other signals may raise after each of these calls.
+        # The blocks are nested because handlers of other signals may raise after each of these calls.
         try:
             _signal.set_wakeup_fd(previous, warn_on_full_buffer=False)
         finally:
@@ -485,5 +502,5 @@ def interruptible(program: Callable[[], _T]) -> _T:
                 native.ipu_interrupt_disarm()
             finally:
                 _signal.signal(SIGINT, on_interrupt)
-        if pressed:
+        if is_pressed:
             raise KeyboardInterrupt from None

@@ -1,4 +1,4 @@
-"""Groups of replicas, among which collectives reduce and exchange."""
+"""Groups of replicas: each collective operates within every group."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ class ReplicaGroups:
         ReplicaGroups(2)                   (0 1) (2 3) (4 5) (6 7)
         ReplicaGroups(2, orthogonal=True)  (0 4) (1 5) (2 6) (3 7)
 
-    Operations that take a group size take one of these in its place. Within a group, replicas are in ascending order.
+    Every operation with a group size argument also accepts a `ReplicaGroups`. Replicas in a group are in ascending
+    order.
 
     Attributes:
-      size: Replicas of a group, 1 or more. It must divide the number of replicas, which is known when the program runs.
-        None makes one group of all.
-      orthogonal: Whether the members of a group are as far apart as there are groups, and not neighbours.
+      size: The number of replicas in a group, 1 or more. It must divide the number of replicas, which is known when the
+        program runs. None makes one group of all replicas.
+      orthogonal: Whether the members of a group are spaced by the number of groups instead of being neighbours.
     """
 
     size: int | None = None
     orthogonal: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the attributes."""
         check_size("size", self.size, optional=True)
         check_bool("orthogonal", self.orthogonal)
 
 
 def check_size(argument: str, size: object, optional: bool) -> None:
-    """Checks the size of a group of replicas."""
+    """Raises an error unless `size` is a valid number of replicas in a group."""
     if size is None and optional:
         return
     if not is_int(size):
         raise TypeError(f"`{argument}` must be a number of replicas or a `ReplicaGroups` that has one, but is {size!r}")
     if size < 1:
-        raise ValueError(f"`{argument}` is {size}, and a group has at least one replica")
+        raise ValueError(f"`{argument}` must be at least 1 replica, but is {size}")
     if size > environment.MOST_IPUS:
-        raise ValueError(f"`{argument}` is {size}, and there are at most {environment.MOST_IPUS} replicas")
+        raise ValueError(f"`{argument}` must be at most {environment.MOST_IPUS} replicas, but is {size}")

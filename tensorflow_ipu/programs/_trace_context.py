@@ -1,4 +1,4 @@
-"""The trace context, which marks the graphs of a program while it is traced, with the target that it is traced for."""
+"""The trace context: marks the graphs of a program, while it is traced, with the program's target."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROUNDING = {
 
 
 class FloatingPoint(NamedTuple):
-    """The options of a device for floating-point numbers: rounding, traps, and the types of partial sums."""
+    """The options of a device for floating-point arithmetic: rounding, traps, and the types of partial sums."""
 
     inv: bool = False
     div0: bool = False
@@ -39,21 +39,21 @@ class FloatingPoint(NamedTuple):
 
     @property
     def are_plain(self) -> bool:
-        """Whether programs compute as XLA does by itself."""
+        """True if no option changes how XLA computes."""
         return self._replace(batch_norm_replicas=1) == _PLAIN
 
     @property
     def stops(self) -> bool:
-        """Whether a floating-point exception may stop a program."""
+        """True if a floating-point exception may stop a program."""
         return self.inv or self.div0 or self.oflo
 
     def without_traps(self) -> FloatingPoint:
-        """Returns the same options without traps."""
+        """Returns the options without traps. If only PRNG stability remains then, returns the plain options of XLA."""
         unstable = self._replace(inv=False, div0=False, oflo=False, stable=False)
         return unstable if unstable.are_plain else self._replace(inv=False, div0=False, oflo=False)
 
     def text(self) -> str:
-        """Returns the options as the program's attribute lists them; `kernels/precision/rounding.h` reads it."""
+        """Returns the text `inv=1 ... esr=off` of a program's attribute, which `kernels/precision/rounding.h` reads."""
         return " ".join(
             f"{name}={int(value) if isinstance(value, bool) else value}"
             for name, value in self._asdict().items()
@@ -63,7 +63,7 @@ class FloatingPoint(NamedTuple):
 
 _PLAIN = FloatingPoint()
 
-# The options of each device, with the configuration that they were read from: each run looks them up.
+# Each run looks up the options of its device. An entry is valid as long as the configuration is the same object.
 _floating_points: dict[int, tuple[Mapping[str, Any], FloatingPoint]] = {}
 
 
@@ -71,10 +71,10 @@ def floating_point_of(ordinal: int) -> FloatingPoint:
     options = _state.options_of_device(ordinal)
     if options is None:
         return _PLAIN
-    known = _floating_points.get(ordinal)
-    if known is None or known[0] is not options:
-        known = _floating_points[ordinal] = (options, _read(options))
-    return known[1]
+    cached = _floating_points.get(ordinal)
+    if cached is None or cached[0] is not options:
+        cached = _floating_points[ordinal] = (options, _read(options))
+    return cached[1]
 
 
 def _read(options: Mapping[str, Any]) -> FloatingPoint:
@@ -90,10 +90,10 @@ def _read(options: Mapping[str, Any]) -> FloatingPoint:
 
 
 class Target(NamedTuple):
-    """What a program is traced for: each target needs a trace of its own.
+    """The properties of a device that a trace depends on. Each target has separate traces.
 
     Attributes:
-      ipus: The IPUs of the device; None in a graph, where a run looks them up.
+      ipus: The number of IPUs of the device; None in a graph, where each run looks it up.
       host_kernels: Whether TensorFlow's kernels may compute layers.
       floating_point: The floating-point options of the device.
     """
@@ -104,7 +104,7 @@ class Target(NamedTuple):
 
     @classmethod
     def of_device(cls, device: str | None, host_kernels: bool | None = None, ipus: int | None = None) -> Target:
-        """Returns the target of programs of a device, if no strategy has one, as the system is configured now."""
+        """Returns the target of a device under the current configuration, for programs without a strategy."""
         ordinal = tf.DeviceSpec.from_string(device or "").device_index or 0
         return cls(
             ipus, environment.host_kernels() if host_kernels is None else host_kernels, floating_point_of(ordinal)
@@ -117,24 +117,24 @@ class Target(NamedTuple):
 _HOLDS_PROGRAM = "_ipu_holds_program"  # An attribute of graphs.
 
 
-class _Around(threading.local):
-    graph: tf.Graph | None = None
+class _Thread(threading.local):
+    caller_graph: tf.Graph | None = None  # The default graph when the trace of the program began.
 
 
-_around = _Around()
+_thread = _Thread()
 
 
 class _TraceContext(graphs.XlaContext):
-    """Marks a graph, and all built inside of it, as part of a program, or as the host's within one.
+    """Marks a graph, and all graphs built inside it, as part of a program or of the host.
 
-    `on_ipu` is None if the device of each operation decides.
+    `on_ipu` is True for the program and False for the host. It is None if the device of each operation decides.
     """
 
-    # The mark is on the graph and not on the thread, so that what `tf.init_scope` lifts out of the program, such as an
-    # initial value, is not marked. To TensorFlow it is the context of what XLA compiles, in which loops have bounded
-    # stacks for gradients. TensorFlow traces a called function for each mark, so all programs of a target share one.
+    # The mark is on the graph and not on the thread. So operations that `tf.init_scope` lifts out of the program, such
+    # as initial values, are not marked. TensorFlow treats the mark as an XLA context, so gradients of loops use bounded
+    # stacks. TensorFlow traces a called function once per mark, so all programs of a target share one mark.
     def __init__(self, on_ipu: bool | None, target: Target) -> None:
-        with tf.Graph().as_default():  # Inside of no other context.
+        with tf.Graph().as_default():  # A new graph has no outer context.
             super().__init__()
         self.on_ipu = on_ipu
         self.target = target
@@ -143,7 +143,7 @@ class _TraceContext(graphs.XlaContext):
         return True
 
 
-# Kept for ever, since TensorFlow tells them apart by their address.
+# The contexts are never deleted, because TensorFlow identifies them by their address.
 _contexts: dict[tuple[bool | None, Target], _TraceContext] = {}
 _HOST = Target(None, False)
 
@@ -155,18 +155,18 @@ def _in_context(on_ipu: bool | None, target: Target) -> contextlib.AbstractConte
 
 @contextlib.contextmanager
 def of_program(target: Target, placed: bool) -> Iterator[None]:
-    """A block whose graphs are those of a program."""
+    """Runs the block with its graphs marked as parts of a program."""
     for graph in graphs.being_traced():
         setattr(graph, _HOLDS_PROGRAM, True)
         patches.COMPILED_CALLERS.apply_while(graph, _keep_from_compiling)
-    before, _around.graph = _around.graph, tf.compat.v1.get_default_graph()
+    previous, _thread.caller_graph = _thread.caller_graph, tf.compat.v1.get_default_graph()
     pause_garbage_collector(1)
     try:
         with _in_context(placed or None, target):
             yield
     finally:
         pause_garbage_collector(-1)
-        _around.graph = before
+        _thread.caller_graph = previous
 
 
 _garbage_lock = threading.Lock()  # Guards the two names below.
@@ -175,8 +175,8 @@ _was_collecting = False
 
 
 def pause_garbage_collector(traces: int) -> None:
-    """Pauses the garbage collector of the process while programs are traced, on any number of threads."""
-    # A trace makes many objects that all live on. Collections during it would take up to a tenth of its time.
+    """Pauses the garbage collector while any thread traces: adds `traces` (1 or -1) to the number of running traces."""
+    # A trace creates many objects, which all stay alive. Collections would take up to a tenth of its time.
     global _pauses, _was_collecting  # noqa: PLW0603  (There is one collector.)
     with _garbage_lock:
         if not _pauses:
@@ -188,14 +188,14 @@ def pause_garbage_collector(traces: int) -> None:
 
 
 def _keep_from_compiling(function: functions.ConcreteFunction) -> None:
-    """Keeps a function that holds a program from being compiled for the host, as Keras would compile its loops."""
+    """Keeps XLA from compiling a function for the host if it contains a program, such as a loop of Keras."""
     if hasattr(function.graph, _HOLDS_PROGRAM):
         functions.keep_from_compiling(function)
 
 
 @contextlib.contextmanager
 def on_host() -> Iterator[None]:
-    """A block whose operations are the host's, though they may be built in the graph of a program."""
+    """Runs the block with its operations marked for the host, even in the graph of a program."""
     with _in_context(False, _HOST) if is_tracing() else contextlib.nullcontext():
         yield
 
@@ -205,7 +205,7 @@ def _context_of(graph: tf.Graph) -> _TraceContext | None:
 
 
 def _target_now() -> Target | None:
-    """Returns the target of the program that is being traced; None if none is."""
+    """Returns the target of the program that is being traced, or None if no program is."""
     if tf.executing_eagerly():
         return None
     context = _context_of(tf.compat.v1.get_default_graph())
@@ -218,12 +218,12 @@ def _target_now() -> Target | None:
 
 
 def is_tracing() -> bool:
-    """Returns True if what is called now becomes part of a program."""
+    """Returns True if operations that are created now become part of a program."""
     return _target_now() is not None
 
 
 def ipus_traced_for() -> int | None:
-    """Returns the IPUs of the device for which a program is being traced; None if they are unknown, or none is traced."""
+    """Returns the number of IPUs of the target that is being traced; None if it is unknown or no program is traced."""
     context = None if tf.executing_eagerly() else _context_of(tf.compat.v1.get_default_graph())
     return None if context is None else context.target.ipus
 
@@ -235,17 +235,17 @@ def floating_point_now() -> FloatingPoint:
 
 
 def wants_host_kernels(type_: tf.DType | None = None, results: int = 1) -> bool:
-    """Returns True if host kernels may compute a layer of this type and number of results in the program being traced."""
+    """Returns True if host kernels may compute a layer with `results` of type `type_` in the program being traced."""
     target = _target_now()
     if target is None or not target.host_kernels:
         return False
-    # Partial sums are XLA's, and the numbers of several results are not checked.
+    # Host kernels ignore the type of partial sums. Traps check the values of a single result only.
     options = target.floating_point
     return type_ != tf.float16 or not (options.partials_conv or (options.stops and results > 1))
 
 
 def summed_in(partials: tf.DType, type_: tf.DType | str) -> contextlib.AbstractContextManager[None]:
-    """A block in which a layer with a type of partial sums multiplies; a scope around it takes precedence."""
+    """Runs the block with its products summed in `partials`, unless an outer scope has set the type of partial sums."""
     in_half = partials == tf.float16
     if (
         (in_half or floating_point_now().partials_matmul == "half")
@@ -258,14 +258,14 @@ def summed_in(partials: tf.DType, type_: tf.DType | str) -> contextlib.AbstractC
 
 
 def finish(graph: FunctionGraph) -> None:
-    """Finishes a graph of a program that TensorFlow is about to make a function of."""
+    """Completes a graph of a program just before TensorFlow makes a function of it."""
     context = _context_of(graph)
     if context is None:
         return
-    # `for _ in tf.range(n)` becomes a loop over numbers, and leaves the tensor of `tf.range` unused. XLA would compile the
-    # program anew for each `n`, and not at all where a loop around computes `n`.
+    # AutoGraph turns `for _ in tf.range(n)` into a counting loop, so the `Range` operation is unused. XLA would compile
+    # the program again for each `n` because of it, and would fail if an outer loop computes `n`.
     if any(map(_is_left_over, graph.get_operations())):
-        # TensorFlow deletes no operation of a graph, and makes the function of those that the graph names.
+        # TensorFlow cannot delete operations. It makes the function of the operations that `get_operations` returns.
         operations = graph.get_operations
         graph.get_operations = lambda: [op for op in operations() if not _is_left_over(op)]
     if is_of_program(graph) and not functions.initializes_variables(graph):
@@ -278,7 +278,7 @@ def _is_left_over(op: tf.Operation) -> bool:
     return not any(op.outputs[0] is output for output in op.graph.outputs)
 
 
-# The run of a program reads by this attribute of its outermost graph that a floating-point exception may stop it.
+# Set on the outermost graph of a program that a floating-point exception may stop. Runs read it.
 STOPS = "_ipu_stops"
 
 
@@ -292,28 +292,31 @@ def _mark_floating_point(graph: FunctionGraph, floating_point: FloatingPoint) ->
 
 
 def is_of_program(graph: tf.Graph) -> bool:
-    """Returns True for the graph of the program that is being traced, and False for those of functions in it."""
-    return graphs.enclosing(graph) is _around.graph
+    """Returns True if `graph` is the outermost graph of the program that is being traced."""
+    return graphs.enclosing(graph) is _thread.caller_graph
 
 
 STATE_OP = "IpuFeedState"
 
 
 def in_function(state: tf.Tensor) -> tf.Tensor:
-    """Has the function around loops and branches capture the state, for those to capture it from there."""
-    # TensorFlow forgets a state that the gradient of a loop captures straight from eager execution. And a loop that
-    # captured a state twice would lose what one of the two has become.
+    """Captures the state variable in the function that contains the current loops and branches.
+
+    Loops and branches then capture it from that function.
+    """
+    # TensorFlow loses a state variable that the gradient of a loop captures directly from eager execution. A loop that
+    # captures a state variable twice loses one of the two updates.
     graph = graphs.outside_control_flow()
     return graph.capture(state) if graphs.is_function(graph) else state
 
 
 def source_of(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the outermost tensor that functions captured this one from."""
+    """Returns the outermost tensor that nested functions captured as `tensor`."""
     while hasattr(tensor, "graph") and graphs.is_function(tensor.graph):
-        outside = next((outside for outside, inside in tensor.graph.captures if inside is tensor), None)
-        if outside is None:
+        captured = next((outer for outer, inner in tensor.graph.captures if inner is tensor), None)
+        if captured is None:
             break
-        tensor = outside
+        tensor = captured
     return tensor
 
 
@@ -322,20 +325,20 @@ def in_plain_graph() -> bool:
     return not tf.executing_eagerly() and not graphs.is_function(tf.compat.v1.get_default_graph())
 
 
-def calling(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes calls of functions capture states by way of the function around; see `in_function`."""
-    return lambda function, inputs, attributes: plain(function, with_states(inputs), attributes)
+def calling(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes calls of functions capture state variables as `in_function` does."""
+    return lambda function, inputs, attributes: original(function, with_states(inputs), attributes)
 
 
 def with_states(inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-    """Returns the inputs of a call in the current graph, with the states among them captured; see `in_function`."""
+    """Returns the inputs of a call in the current graph; state variables are captured as `in_function` does."""
     if not graphs.is_control_flow(tf.compat.v1.get_default_graph()):
         return inputs
     return [in_function(tensor) if is_native_state(tensor) else tensor for tensor in inputs]
 
 
 def is_native_state(tensor: tf.Tensor) -> bool:
-    """Returns True for the state of an object of the kernels, such as a queue or a call site."""
+    """Returns True if `tensor` is a state variable, which names a queue or a call site to XLA."""
     if tensor.dtype != tf.resource:
         return False
     return tensor.op.type == STATE_OP if hasattr(tensor, "graph") else hasattr(tensor, "_ipu_native")

@@ -1,4 +1,4 @@
-"""The strategy: its scope, its programs, its workers, and the report of a program."""
+"""`IPUStrategy`: places variables on an IPU device, runs programs, and predicts their cost on a machine."""
 
 from tensorflow_ipu.strategy.ipu_strategy import IPUStrategy, IPUStrategyV1, report
 

@@ -1,4 +1,4 @@
-"""The side of the strategy that `tf.distribute` calls, for one IPU device."""
+"""`IPUExtended`: the methods of the strategy that `tf.distribute` calls, for one IPU device."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tensorflow_ipu.ops import random_streams, reductions, replication_ops
 
 
 def reduction(reduce_op: tf.distribute.ReduceOp | str) -> tf.distribute.ReduceOp:
-    """Returns the `tf.distribute.ReduceOp` passed as itself or by name."""
+    """Returns the `tf.distribute.ReduceOp` for an operation or its name; raises `ValueError` for other reductions."""
     name = reduce_op.upper() if isinstance(reduce_op, str) else reduce_op
-    for known in (tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN):
-        if name in (known, known.value):
-            return known
+    for supported in (tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN):
+        if name in (supported, supported.value):
+            return supported
     raise ValueError(
         f"Unsupported reduce op: `reduce_op` is {reduce_op!r}. Reduce with `tf.distribute.ReduceOp.SUM` or `MEAN`"
     )
 
 
 class IPUReplicaContext(tf.distribute.ReplicaContext):
-    """The context in which a program is traced."""
+    """The replica context of `tf.distribute` during the trace of a program."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         super().__init__(strategy, replica_id_in_sync_group=0)
@@ -40,7 +40,7 @@ class IPUReplicaContext(tf.distribute.ReplicaContext):
 
     @property
     def replica_id_in_sync_group(self) -> int | tf.Tensor:
-        """The replica that runs: an int32 scalar in a program; outside of one, the first of this process."""
+        """The replica index: an int32 scalar in a program, and the first replica of this process outside a program."""
         return replication_ops.replication_index() if reductions.in_program() else self._strategy.extended.first_replica
 
     def all_reduce(
@@ -60,15 +60,15 @@ class IPUReplicaContext(tf.distribute.ReplicaContext):
         is_sparse = any(isinstance(leaf, tf.IndexedSlices) for leaf in tf.nest.flatten(value))
         if is_sparse or not reductions.in_program():
             return super().all_gather(value, axis, options)
-        # TensorFlow's own gradient slices by lengths that it gathers, and a program has static shapes.
+        # TensorFlow's gradient of a gather slices by lengths that are known at run time. Programs need static shapes.
         return self._strategy.extended.gathered(value, axis)
 
 
 class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
-    """The side of `IPUStrategy` that TensorFlow's own library code calls.
+    """The methods of `IPUStrategy` that TensorFlow's library code calls.
 
     Attributes:
-      cluster: The processes that share the strategy; None if there is never more than one.
+      cluster: The processes that share the strategy; None for a strategy of a single process.
       workers: The number of these processes.
       worker: The number of this process among them.
     """
@@ -84,18 +84,18 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         self.host_kernels = host_kernels
         self.cpu_device = devices.full_name(f"/device:CPU:{cpu_ordinal}")
         self._target = programs.Target(None, host_kernels)
-        self._configured: tuple[int, ...] | None = None  # For which system that is.
+        self._configured: tuple[int, ...] | None = None  # The configuration for which `_target` was made.
         self._require_static_shapes = True  # As for every strategy whose programs XLA compiles.
 
     @property
     def ipus(self) -> int:
-        """How many IPUs the device has in the present configuration; 1 if it does not exist."""
+        """The number of IPUs of the device in the current configuration; 1 if it does not exist."""
         return _state.ipus_or_one(self.ordinal)
 
     @property
     def target(self) -> programs.Target:
-        """What programs are traced for now."""
-        # The same object as long as the system stays configured as it is: each run asks.
+        """The target of traces under the current configuration."""
+        # Each run reads this property, so the target is cached until the system is configured again.
         configured = _state.ipus()
         if self._configured is not configured:
             _state.warn_of_unapplied()
@@ -106,7 +106,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
 
     @contextlib.contextmanager
     def without_traps(self) -> Iterator[None]:
-        """A block whose programs no trap stops; not for several threads."""
+        """Runs the block with traps disabled, so that no floating-point exception stops a program. Not thread-safe."""
         self._target = self.target.without_traps()
         try:
             yield
@@ -134,7 +134,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         except ValueError as exc:
             raise ValueError(
                 f"`{colocate_with_variable.name}` was made outside of the scope of the strategy that updates it: make the"
-                " model inside `strategy.scope()`, as optimizers and variables"
+                " model inside `strategy.scope()`, and its optimizer and variables too"
             ) from exc
 
     def read_var(self, replica_local_var: tf.Variable) -> tf.Tensor:
@@ -145,7 +145,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
 
     @functools.cached_property
     def as_replica(self) -> contextlib.AbstractContextManager[None]:
-        """A block in the context that TensorFlow's cache of traces looks for, without the rest of what a trace needs."""
+        """A context in which traces are found. It only sets the replica context, a part of TensorFlow's cache key."""
         return devices.replica_mode(IPUReplicaContext(self._container_strategy()))
 
     def call_on_device(self, fn: Callable[..., Nested], args: Nested, kwargs: Nested) -> Nested:
@@ -173,7 +173,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         return replica_id_in_sync_group
 
     def _use_merge_call(self) -> bool:
-        # A program is traced once, by one thread, so there is nothing to merge.
+        # One thread traces a program once for all replicas, so there is nothing to merge.
         return False
 
     def reduce_to(
@@ -227,7 +227,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         )
 
     def _reduced(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested) -> Nested:
-        """Reduces all tensors of a structure over the replicas at once; outside of a program there is one replica."""
+        """Reduces all tensors of a structure over the replicas at once. Outside a program, there is one replica."""
         if not reductions.in_program() or programs.ipus_traced_for() == 1:
             return value
         dense = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(value)]
@@ -262,7 +262,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     def _make_input_fn_iterator(
         self, input_fn: Callable[[tf.distribute.InputContext], Nested], replication_mode: object = None
     ) -> _InputIterator:
-        del replication_mode  # There is one.
+        del replication_mode  # There is only one mode.
         with tf.device(self.cpu_device):
             source = self._container_strategy().distribute_datasets_from_function(input_fn)
         return _InputIterator(source, self.cpu_device)
@@ -273,11 +273,11 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         return variables.numpy_dataset(numpy_input, self.cpu_device, session)
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        """A block that not all workers run, whose variables begin with this worker's values."""
+        """Returns a context for code of one worker: its new variables get this worker's initial values."""
         return contextlib.nullcontext()
 
     def counting(self, replicas: int) -> contextlib.AbstractContextManager[None]:
-        """A block in which this process has so many replicas."""
+        """Returns a context that sets the number of this process's replicas on the current thread."""
         del replicas
         return contextlib.nullcontext()
 
@@ -325,17 +325,17 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
 
 
 def _not_colocated() -> contextlib.AbstractContextManager[None]:
-    """A block in which a graph does not colocate the initial value of a variable with the variable."""
+    """Returns a context in which a graph does not colocate the initial value of a variable with the variable."""
     if tf.executing_eagerly() or not graphs.has_attribute_now("_class"):
         return contextlib.nullcontext()
     return graphs.attributed({"_class": None})
 
 
 class _InputIterator:
-    """Returns elements of a dataset, or what a function returns, on the host, for strategies of TensorFlow 1.
+    """The iterator of TensorFlow 1's strategies: returns elements of a dataset, or results of a function, on the host.
 
-    In a graph, a session runs `initializer` first. In eager execution the iterator is ready, and `initialize()` begins
-    anew.
+    In a graph, a session has to run `initializer` first. In eager execution the iterator is ready, and `initialize()`
+    restarts it.
     """
 
     def __init__(self, source: tf.data.Dataset | Callable[[], Nested], device: str) -> None:
@@ -360,7 +360,7 @@ class _InputIterator:
             return self._iterator.get_next() if isinstance(self._source, tf.data.Dataset) else self._source()
 
     def initialize(self) -> tf.Operation | None:
-        """Returns the operation that initializes the iterator; in eager execution, begins anew and returns None."""
+        """Returns the operation that initializes the iterator. In eager execution, restarts it and returns None."""
         if tf.compat.v1.executing_eagerly_outside_functions():
             self._iterator = self._make()
             return None
@@ -368,10 +368,10 @@ class _InputIterator:
 
     @property
     def initializer(self) -> tf.Operation | None:
-        """The same as `initialize()`."""
+        """The result of `initialize()`."""
         return self.initialize()
 
     @property
     def element_spec(self) -> Nested:
-        """The types of an element; None for a function."""
+        """The structure of an element; None for a function."""
         return self._source.element_spec if isinstance(self._source, tf.data.Dataset) else None

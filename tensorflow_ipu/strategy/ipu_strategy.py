@@ -29,26 +29,29 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-# What TensorFlow says where a program meets an object of another strategy, such as that of no scope at all.
-_MEETS_ANOTHER = ("Must not nest tf.distribute.Strategy scopes", "Mixing different tf.distribute.Strategy objects")
+# Parts of TensorFlow's errors for an object that belongs to another strategy, or was made outside any scope.
+_OTHER_STRATEGY_ERRORS = (
+    "Must not nest tf.distribute.Strategy scopes",
+    "Mixing different tf.distribute.Strategy objects",
+)
 
 
 @contextlib.contextmanager
 def _other_strategies_explained() -> Iterator[None]:
-    """A block that traces a program, and explains errors about objects of another strategy."""
+    """Runs the block, which traces a program, and explains errors about objects of another strategy."""
     try:
         yield
     except RuntimeError as exc:
-        if not any(said in str(exc) for said in _MEETS_ANOTHER):
+        if not any(part in str(exc) for part in _OTHER_STRATEGY_ERRORS):
             raise
         raise ValueError(
             "the program uses an object of another strategy than the one that runs it, most likely a model or an optimizer"
-            " that was made outside of its scope: make the model inside `strategy.scope()`, as optimizers and variables"
+            " that was made outside of its scope: make the model inside `strategy.scope()`, and the optimizer too"
         ) from exc
 
 
 class PreparedProgram:
-    """A program with its inputs for the present configuration, to be run many times; it keeps no queue of data alive."""
+    """A program with its inputs, which can run many times under one configuration. It keeps no infeed alive."""
 
     def __init__(self, extended: IPUExtended, program: programs.Program) -> None:
         self._extended = extended
@@ -56,12 +59,12 @@ class PreparedProgram:
 
     @property
     def is_current(self) -> bool:
-        """Whether the system is configured as it was: otherwise another program has to be prepared."""
+        """True if the configuration is unchanged. If False, a new program has to be prepared."""
         return self._extended.target == self.program.target
 
     @tracebacks.user_lines_alone
     def run(self) -> Nested:
-        """Runs the program, and returns what its function returns."""
+        """Runs the program, and returns the results of its function."""
         with tf.device(self.program.device):
             return self.program.run()
 
@@ -69,8 +72,8 @@ class PreparedProgram:
 class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, NotebookView):
     """Places variables on an IPU device and runs whole functions on it.
 
-    Inside `scope()`, variables (and with them Keras models and optimizers) are made on the IPU device, with initial values
-    from the host. `run` executes a `tf.function` as one compiled program, loops and all:
+    Inside `scope()`, variables (and so Keras models and optimizers) are created on the IPU device, with initial values
+    from the host. `run` executes a `tf.function` as one compiled program, including its loops:
 
         strategy = ipu.IPUStrategy()
         with strategy.scope():
@@ -78,7 +81,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
             iterator = iter(dataset)
             strategy.run(train_steps, args=(iterator, model))
 
-    Several IPUs in a device are replicas inside of a program; on the host the strategy is one replica.
+    The IPUs of a device are replicas in a program. On the host, the strategy has one replica.
     """
 
     def __init__(
@@ -95,21 +98,22 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
         Args:
           ipu_device: The IPU device, which need not be configured yet.
           cpu_device: The device on which initial values are computed.
-          enable_dataset_iterators: Whether `iter(dataset)` in the scope gives an `IPUIterator`, whose `next` runs in the
-            program.
-          enable_keras_extensions: Whether models made in the scope run the loops of `fit` and the like on the device.
-          host_kernels: Whether TensorFlow's kernels may compute layers where they are faster than XLA's. None: what
-            `TENSORFLOW_IPU_HOST_KERNELS` says, which is yes if unset.
+          enable_dataset_iterators: Whether `iter(dataset)` in the scope returns an `IPUIterator`, whose `next` runs in
+            the program.
+          enable_keras_extensions: Whether models made in the scope run the loops of `fit`, `evaluate` and `predict` on
+            the device.
+          host_kernels: Whether TensorFlow's kernels may compute layers if they are faster than XLA's. None: the value
+            of `TENSORFLOW_IPU_HOST_KERNELS`, or True if that is unset.
 
         Raises:
-          ValueError: `ipu_device` is no IPU device, or `cpu_device` no CPU; or `POPLAR_ENGINE_OPTIONS` asks for reports in an
-            unknown way.
-          DeviceLimitError: More IPU devices would have to be registered for `ipu_device` to exist.
-          TypeError: A switch is not a bool.
+          ValueError: `ipu_device` is not an IPU device, or `cpu_device` is not a CPU; or `POPLAR_ENGINE_OPTIONS`
+            requests reports with unsupported options.
+          DeviceLimitError: `ipu_device` is beyond the number of registered IPU devices.
+          TypeError: An `enable_...` argument or `host_kernels` is not a bool.
         """
         ordinal = _ordinal("ipu_device", ipu_device, "IPU")
         cpu_ordinal = _ordinal("cpu_device", cpu_device, "CPU")
-        # TensorFlow would place what belongs on a device that it does not know on the CPU, and say nothing.
+        # TensorFlow would silently use the CPU instead of an unknown device.
         registered = environment.registered_devices()
         if ordinal >= registered:
             raise DeviceLimitError(
@@ -134,10 +138,10 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
         return IPUExtended(self, ordinal, cpu_ordinal, host_kernels)
 
     def scope(self) -> contextlib.AbstractContextManager[IPUStrategyV1]:
-        """Makes this strategy the current one for a `with` block, and gives it.
+        """Returns a context manager that makes this strategy the current one.
 
-        A notebook may call `strategy.scope().__enter__()`, and later `strategy.scope().__exit__(None, None, None)` on the same
-        thread. To leave a scope that is not entered, or not the innermost, raises `RuntimeError`.
+        A notebook may call `strategy.scope().__enter__()`, and later `strategy.scope().__exit__(None, None, None)` on
+        the same thread. Leaving a scope that is not entered, or not the innermost one, raises `RuntimeError`.
         """
         return _Scope(self, self._enable_keras_extensions)
 
@@ -149,21 +153,25 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
         kwargs: Mapping[str, Nested] | None = None,
         options: tf.distribute.RunOptions | None = None,
     ) -> Nested:
-        """Runs `fn` as one program on the IPU device, and returns what it, or the first of its replicas, returned.
+        """Runs `fn` as one program on the IPU device, and returns the results of its first replica.
 
         Args:
-          fn: A `tf.function` or concrete function, which is compiled in any case. In another `tf.function` it may be any
-            callable.
+          fn: A `tf.function` or concrete function, which is compiled even without `jit_compile=True`. In another
+            `tf.function`, it may be any callable.
           args: A list or tuple of positional arguments: tensors, Python values, iterators, queues, models, optimizers.
-          kwargs: Keyword arguments, likewise, by name.
+          kwargs: A dict of keyword arguments of the same kinds.
           options: Accepted for `tf.distribute`; no effect.
 
+        Returns:
+          The structure that `fn` returns.
+
         Raises:
-          ValueError: `fn` is a plain function and the call is eager; or the program uses variables of another device, or an
-            optimizer that was made outside of the scope. `args` is no list or tuple.
-          TypeError: `fn` cannot be called so; or an input or output of the program is float64.
+          ValueError: `fn` is a plain function and the call is eager; the program uses variables of another device, or
+            an optimizer that was made outside of the scope; or `args` is not a list or tuple.
+          TypeError: `fn` does not accept the arguments; or an input or output of the program is float64.
           NotConfiguredError: The configured system has no such device.
-          tf.errors.OpError: The program failed. `OutOfRangeError`: its dataset ended.
+          tf.errors.OutOfRangeError: The dataset of the program ended.
+          tf.errors.OpError: The program failed.
         """
         if options is not None and not isinstance(options, tf.distribute.RunOptions):
             raise TypeError(f"`options` must be a `tf.distribute.RunOptions`, but is {options!r}")
@@ -172,7 +180,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
         kwargs = kwargs or {}
         if not tf.executing_eagerly():
             if self._auto_reports is not None:
-                self._auto_reports.warn("it is built into a graph, and programs of graphs are not read")
+                self._auto_reports.warn("it is added to a graph, and reports do not support programs in graphs")
             with tf.distribute.Strategy.scope(self), _other_strategies_explained():
                 call = (fn, args, kwargs, extended.ipu_device, extended.host_kernels)
                 return extended.call_on_device(programs.insert, call, {})
@@ -183,10 +191,10 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
     def prepare(
         self, fn: Callable[..., Nested], args: Sequence[Nested] = (), kwargs: Mapping[str, Nested] | None = None
     ) -> PreparedProgram:
-        """Traces or finds the program that `run` would run, for any number of runs, with the arguments and errors of `run`.
+        """Returns the program that `run` would run, for any number of runs. Arguments and errors are as for `run`.
 
         Raises:
-          RuntimeError: A graph is being built, where nothing runs.
+          RuntimeError: A graph is being built.
         """
         if not tf.executing_eagerly():
             raise RuntimeError("`prepare` is for eager execution, and a graph is being built: call `run` in it")
@@ -232,30 +240,35 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
         *,
         kept: machine_model.Kept | None = None,
     ) -> machine_model.Report:
-        """Predicts whether a program fits on a real machine, and how long a step takes, from a trace; nothing is run.
+        """Predicts from a trace, without a run, if a program fits on a real machine and how long a step takes there.
 
         Args:
-          fn: As for `run`, and so are `args` and `kwargs`.
-          args: The positional arguments.
-          kwargs: The keyword arguments.
-          machine: A name such as `"GC200"` or `"Bow Pod16"`, a `machine.Machine`, a `machine.System`; None for the one that
-            `IPUConfig.ipu_model` describes.
-          trip_counts: The iterations of loops whose number only a run tells, by the loop's name in the report; `*` for all.
-          kept: What optimizers keep. None: that of those that `fn` names, or a function that it names.
+          fn: As for `run`.
+          args: As for `run`.
+          kwargs: As for `run`.
+          machine: A name such as `"GC200"` or `"Bow Pod16"`, a `machine.Machine` or a `machine.System`. None: the
+            machine that `IPUConfig.ipu_model` describes.
+          trip_counts: The numbers of iterations that only a run determines, by the loop's name in the report; `*` is
+            the number for all other loops.
+          kept: The variables and slots of optimizers. None: those of each optimizer that the code of `fn`, or of a
+            function called by `fn`, names.
+
+        Returns:
+          The report.
 
         Raises:
-          ValueError: `fn` is a plain function; or `machine` is not known; or `trip_counts` names no loop of the program.
-          TypeError: `fn` cannot be called so; or `machine` is none of the above.
+          ValueError: `fn` is a plain function, `machine` is unknown, or `trip_counts` names no loop of the program.
+          TypeError: `fn` does not accept the arguments; or `machine` has a wrong type.
           NotImplementedError: The program has several pipelines.
         """
         from tensorflow_ipu.analysis import machine as model
-        from tensorflow_ipu.analysis import program_report as predicted  # Not with the package: few programs ask.
+        from tensorflow_ipu.analysis import program_report as predicted  # Imported here, because few programs need it.
 
         if not isinstance(fn, programs.GRAPH_FUNCTIONS):
             raise ValueError(f"`fn` must be a `tf.function`, but is {fn!r}. Decorate it with `@tf.function`")
         device = self.extended.ipu_device
         setting = model.setting_of(machine, _state.options_of_device(self.extended.ordinal))
-        # XLA's own convolutions are what the report can read.
+        # The report reads convolutions of XLA, not of host kernels.
         target = self.extended.target._replace(host_kernels=False)
         values = (*args, *(kwargs or {}).values())
         with progress.of(f"predicting `{getattr(fn, '__name__', fn)}`"):
@@ -264,7 +277,12 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
             return predicted.report_of(fn, values, program, self.extended.ipus, setting, trip_counts, kept)
 
     def reduce(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested, axis: int | None = None) -> Nested:
-        """Reduces what `run` returned over `axis`, an axis or a tuple of some; None leaves it, since the host is one replica.
+        """Reduces a result of `run` over an axis.
+
+        Args:
+          reduce_op: `tf.distribute.ReduceOp.SUM` or `MEAN`, or its name.
+          value: The result.
+          axis: An axis or a tuple of axes. None returns `value`, because the strategy has one replica on the host.
 
         Raises:
           ValueError: `reduce_op` is neither a sum nor a mean, or `axis` is out of range.
@@ -272,14 +290,14 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
         return super().reduce(reduction(reduce_op), value, axis)
 
     def experimental_run_v2(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Always raises `RuntimeError`: `run` took its place."""
+        """Raises `RuntimeError`: `run` replaces this method."""
         del args, kwargs
-        raise RuntimeError("`experimental_run_v2` is no more. Call `run`, which takes the same arguments")
+        raise RuntimeError("`experimental_run_v2` was removed. Call `run`, which takes the same arguments")
 
     def experimental_distribute_dataset(
         self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
     ) -> tf.data.Dataset:
-        """Returns the dataset, since queues hand its elements to the replicas; `options` make no difference."""
+        """Returns `dataset`, because infeeds pass its elements to the replicas. `options` have no effect."""
         del options
         return dataset
 
@@ -288,7 +306,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
         dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
         options: tf.distribute.InputOptions | None = None,
     ) -> tf.data.Dataset:
-        """Returns `dataset_fn(tf.distribute.InputContext())`; `options` make no difference."""
+        """Returns `dataset_fn(tf.distribute.InputContext())`. `options` have no effect."""
         del options
         return dataset_fn(tf.distribute.InputContext())
 
@@ -297,7 +315,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
     def __repr__(self) -> str:
         ipus = self.extended.ipus
         name = type(self).__name__.removesuffix("V1")
-        return f"<{name} on {self.extended.ipu_device[-len('/device:IPU:0') :]}: {ipus} IPU{'s' * (ipus > 1)}>"
+        return f"<{name} on {self.extended.ipu_device[-len('/device:IPU:0') :]}: {ipus} IPU{'s' if ipus > 1 else ''}>"
 
     def _facts(self) -> Facts:
         extended = self.extended
@@ -316,16 +334,16 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
 
     @property
     def supports_loss_scaling(self) -> bool:
-        """True: loss scaling works under the strategy."""
+        """True, because the strategy supports loss scaling."""
         return True
 
 
 IPUStrategy = IPUStrategyV1
-"""The name under which programs use `IPUStrategyV1`, which has the arguments and methods."""
+"""The usual name of `IPUStrategyV1`."""
 
 
 def supporting_loss_scaling(original: Callable[[], bool]) -> Callable[[], bool]:
-    """Lets strategies for IPUs into the list that `LossScaleOptimizer` has in either Keras 2."""
+    """Replaces the check of the strategy in Keras 2's `LossScaleOptimizer` by one that also accepts `IPUStrategy`."""
 
     def supports() -> bool:
         current = tf.distribute.get_strategy()
@@ -343,7 +361,7 @@ def report(
     *,
     kept: machine_model.Kept | None = None,
 ) -> machine_model.Report:
-    """Returns the same as `IPUStrategy.report`, for the strategy whose scope this is in, else a new one."""
+    """Calls `IPUStrategy.report` on the strategy of the current scope, or else on a new strategy."""
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, IPUStrategyV1):
         strategy = IPUStrategyV1()
@@ -361,10 +379,10 @@ def _check_call(fn: object, args: object, kwargs: object) -> None:
 
 def _ordinal(argument: str, value: object, kind: str) -> int:
     name = rf"(/job:localhost/replica:0/task:0)?/?(device:)?{kind}(:(?P<ordinal>\d+))?"
-    found = re.fullmatch(name, value, re.IGNORECASE) if isinstance(value, str) else None
-    if found is None:
+    match = re.fullmatch(name, value, re.IGNORECASE) if isinstance(value, str) else None
+    if match is None:
         raise ValueError(f"`{argument}` must name a device like `/device:{kind}:0`, but is {value!r}")
-    return int(found["ordinal"] or 0)
+    return int(match["ordinal"] or 0)
 
 
 class _Entered(NamedTuple):
@@ -374,11 +392,11 @@ class _Entered(NamedTuple):
 
 
 class _EnteredScopes(list[_Entered]):
-    """The scopes that a thread has entered and not left, which end with the thread."""
+    """The scopes that a thread has entered and not left. They are left when the thread ends."""
 
     def __del__(self) -> None:
         while self:
-            with contextlib.suppress(Exception):  # What TensorFlow keeps of the thread may be gone.
+            with contextlib.suppress(Exception):  # TensorFlow may have deleted its data of the thread.
                 self.pop().exits.close()
 
 
@@ -391,7 +409,10 @@ _thread = _Thread()
 
 
 class _Scope:
-    """A strategy's scope, which may be entered several times; a new one may leave what another one has entered."""
+    """The scope of a strategy, which may be entered several times.
+
+    `strategy.scope().__exit__(...)` makes a new object, which leaves the scope that another object has entered.
+    """
 
     def __init__(self, strategy: IPUStrategyV1, extends_models: bool) -> None:
         self._strategy = strategy
@@ -399,12 +420,12 @@ class _Scope:
         self._was_entered = False
 
     def __enter__(self) -> IPUStrategyV1:
-        with contextlib.ExitStack() as entered:
-            entered.enter_context(tf.distribute.Strategy.scope(self._strategy))
-            entered.enter_context(iterator.on_device())
+        with contextlib.ExitStack() as contexts:
+            contexts.enter_context(tf.distribute.Strategy.scope(self._strategy))
+            contexts.enter_context(iterator.on_device())
             if self._extends_models:
-                entered.enter_context(_upcalls.extending_models())
-            _thread.entered.append(_Entered(self, tf.compat.v1.get_default_graph(), entered.pop_all()))
+                contexts.enter_context(_upcalls.extending_models())
+            _thread.entered.append(_Entered(self, tf.compat.v1.get_default_graph(), contexts.pop_all()))
         self._was_entered = True
         return self._strategy
 
@@ -413,31 +434,31 @@ class _Scope:
     ) -> None:
         graph = self._innermost().graph
         exits = _thread.entered.pop().exits
-        # TensorFlow keeps scopes in the default graph, and `keras.backend.clear_session()` makes another one.
+        # TensorFlow stores scopes in the default graph, which `keras.backend.clear_session()` replaces.
         with contextlib.nullcontext() if graph is tf.compat.v1.get_default_graph() else graph.as_default():
             exits.__exit__(kind, error, traceback)
 
     def _innermost(self) -> _Entered:
         entered = _thread.entered
-        mine = [self._leaves(each) for each in entered]
-        if not any(mine):
+        can_leave = [self._may_leave(scope) for scope in entered]
+        if not any(can_leave):
             raise RuntimeError(
                 "this scope was left before, or entered on another thread: leave each scope once, on the thread that entered it"
                 if self._was_entered
                 else "no scope of this strategy is entered on this thread, so none can be left: enter it by"
                 " `with strategy.scope():`, or by `strategy.scope().__enter__()`"
             )
-        if not mine[-1]:
+        if not can_leave[-1]:
             raise RuntimeError(
-                "scopes are left in the wrong order: another scope was entered after this one, and is left first"
+                "scopes are left in the wrong order: another scope was entered after this one, and must be left first"
             )
         if entered[-1].graph is not tf.compat.v1.get_default_graph() and not tf.executing_eagerly():
             raise RuntimeError(
-                "this scope was entered outside of the `tf.function` or graph in which it is left: leave it there"
+                "this scope is left in a `tf.function` or graph that does not enter it: leave it where it was entered"
             )
         return entered[-1]
 
-    def _leaves(self, entered: _Entered) -> bool:
+    def _may_leave(self, entered: _Entered) -> bool:
         return entered.scope is self if self._was_entered else entered.scope._strategy is self._strategy
 
 
@@ -445,16 +466,16 @@ _has_warned = False
 
 
 class _AutoReports:
-    """Saves a report of each program in a folder. A run never fails for its report."""
+    """Saves a report of each program in a folder. An error in a report never fails a run."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._seen = lifetimes.WeakObjects()  # Programs.
+        self._reported = lifetimes.WeakObjects()  # Programs with a report.
 
     def save(self, program: object, make: Callable[[], machine_model.Report]) -> None:
-        if program in self._seen:
+        if program in self._reported:
             return
-        self._seen.add(program)
+        self._reported.add(program)
         from tensorflow_ipu.analysis import machine
 
         try:
@@ -467,4 +488,4 @@ class _AutoReports:
         if not _has_warned:
             _has_warned = True
             variable = environment.ENGINE_VARIABLE
-            warnings.warn(f"`{variable}` asks for reports, and a program has none: {reason}", stacklevel=4)
+            warnings.warn(f"`{variable}` requests reports, but a program has none: {reason}", stacklevel=4)

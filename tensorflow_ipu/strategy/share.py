@@ -1,4 +1,4 @@
-"""Selects the elements of a dataset that one worker reads."""
+"""Selects the elements of a dataset that a worker reads."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ def _policy(dataset: tf.data.Dataset) -> Any:
 
 
 def is_dealt(dataset: tf.data.Dataset) -> bool:
-    """Returns True if workers share a dataset element by element, so that each knows how many all have."""
+    """Returns True if workers share a dataset element by element, so that each can compute the size of every share."""
     return _policy(dataset) in (_Policy.AUTO, _Policy.DATA)
 
 
 def share_of(dataset: tf.data.Dataset, cluster: Cluster, replicas: int) -> tf.data.Dataset:
-    """Returns this worker's share of a dataset, by its policy.
+    """Returns this worker's share of a dataset, according to its auto-shard policy.
 
-    With 2 workers of 2 replicas, worker 0 gets the elements 0, 1, 4, 5 of a dataset of 11 that is dealt: 2 whole rounds.
+    If workers share the dataset element by element, it is divided into rounds of one element per replica. An incomplete
+    last round is dropped, if the number of elements is known. With 2 workers of 2 replicas and 11 elements, worker 0
+    gets the elements 0, 1, 4 and 5, and worker 1 gets 2, 3, 6 and 7.
     """
     workers, worker = cluster.workers, cluster.worker
     if workers == 1 or _policy(dataset) is _Policy.OFF:
@@ -35,9 +37,9 @@ def share_of(dataset: tf.data.Dataset, cluster: Cluster, replicas: int) -> tf.da
     if replicas == 1:
         share: Any = dataset.shard(workers, worker)
     else:
-        numbered: Any = dataset.enumerate()
-        numbered = numbered.filter(lambda number, *_: tf.equal(number // replicas % workers, worker))
-        share = numbered.map(lambda _, *element: element[0] if len(element) == 1 else element)
+        enumerated: Any = dataset.enumerate()
+        enumerated = enumerated.filter(lambda index, *_: tf.equal(index // replicas % workers, worker))
+        share = enumerated.map(lambda _, *element: element[0] if len(element) == 1 else element)
     if not tf.executing_eagerly():
         return share
     elements = int(dataset.cardinality())

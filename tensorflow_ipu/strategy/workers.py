@@ -1,4 +1,4 @@
-"""`IPUMultiWorkerStrategy`: an `IPUStrategy` in each of several processes, on one machine or many."""
+"""`IPUMultiWorkerStrategy`: an `IPUStrategy` over several processes, on one or more hosts."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from tensorflow_ipu.strategy.share import share_of
 _logger = logging.getLogger(__name__)
 
 
-class _OfThread(threading.local):
-    replicas: int | None = None  # Those of the program of this thread, if they are known.
+class _Thread(threading.local):
+    replicas: int | None = None  # The replicas of this thread's program, if known.
 
 
 class WorkerExtended(IPUExtended):
-    """The side of `IPUMultiWorkerStrategy` that TensorFlow's own library code calls."""
+    """The methods of `IPUMultiWorkerStrategy` that TensorFlow's library code calls."""
 
-    def __init__(self, cluster: Cluster, ipus_per_replica: int | None, reduces: bool, *of_device: Any) -> None:
-        super().__init__(*of_device)
+    def __init__(self, cluster: Cluster, ipus_per_replica: int | None, reduces: bool, *base_arguments: Any) -> None:
+        super().__init__(*base_arguments)
         self._cluster = self.cluster = cluster
         self.workers, self.worker = cluster.workers, cluster.worker
-        self._of_thread = _OfThread()
+        self._thread = _Thread()
         self._ipus_per_replica = ipus_per_replica
         self._reduces = reduces
         self._alone = False
@@ -44,19 +44,20 @@ class WorkerExtended(IPUExtended):
     def _create_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
         initial = kwargs.get("initial_value")
         if self.workers > 1 and initial is not None and not self._alone:
-            kwargs["initial_value"] = self._agreed(initial, kwargs.get("dtype"), kwargs.get("name") or "a variable")
+            name = kwargs.get("name") or "a variable"
+            kwargs["initial_value"] = self._broadcast_from_chief(initial, kwargs.get("dtype"), name)
         return super()._create_variable(next_creator, **kwargs)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        before, self._alone = self._alone, True
+        was_alone, self._alone = self._alone, True
         try:
             yield
         finally:
-            self._alone = before
+            self._alone = was_alone
 
-    def _agreed(self, initial: Any, dtype: tf.DType | None, name: str) -> Callable[..., object]:
-        """Makes the initial value of a variable: worker 0's."""
+    def _broadcast_from_chief(self, initial: Any, dtype: tf.DType | None, name: str) -> Callable[..., object]:
+        """Returns a function that returns worker 0's initial value of a variable on all workers."""
 
         def make(*args: Any, **kwargs: Any) -> object:
             value: Any = initial(*args, **kwargs) if callable(initial) else initial
@@ -68,7 +69,7 @@ class WorkerExtended(IPUExtended):
         return make
 
     def _reduced(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested) -> Nested:
-        """Reduces all tensors of a structure over all replicas in a program, else over the workers."""
+        """Reduces all tensors of a structure: over all replicas in a program, and over the workers outside."""
         if self.workers == 1 and self._reduces:
             return super()._reduced(reduce_op, value)
         mean = reduction(reduce_op) is tf.distribute.ReduceOp.MEAN
@@ -79,10 +80,10 @@ class WorkerExtended(IPUExtended):
             return tf.nest.pack_sequence_as(value, reductions.all_reduce(dense, mean))
         if self.workers == 1:
             return value
-        return self._exchanged("mean" if mean else "sum", value, "what is reduced outside of programs")
+        return self._collective("mean" if mean else "sum", value, "what is reduced outside of programs")
 
-    def _exchanged(self, kind: str, value: Nested, what: str) -> Nested:
-        return tf.nest.map_structure(lambda leaf: exchange.collective(self._cluster, kind, leaf, what), value)
+    def _collective(self, kind: str, value: Nested, description: str) -> Nested:
+        return tf.nest.map_structure(lambda leaf: exchange.collective(self._cluster, kind, leaf, description), value)
 
     def _gather_to_implementation(
         self,
@@ -94,14 +95,14 @@ class WorkerExtended(IPUExtended):
         if self.workers == 1 or reductions.in_program():
             return super()._gather_to_implementation(value, destinations, axis, options)
         rows = tf.nest.map_structure(lambda leaf: tf.experimental.numpy.moveaxis(leaf, axis, 0), value)
-        gathered = self._exchanged("rows", rows, "what is gathered outside of programs")
+        gathered = self._collective("rows", rows, "what is gathered outside of programs")
         return tf.nest.map_structure(lambda leaf: tf.experimental.numpy.moveaxis(leaf, 0, axis), gathered)
 
     @property
     def replicas(self) -> int:
         """The number of replicas of this worker."""
-        if self._of_thread.replicas is not None:
-            return self._of_thread.replicas
+        if self._thread.replicas is not None:
+            return self._thread.replicas
         if self._ipus_per_replica is not None:
             return max(1, self.ipus // self._ipus_per_replica)
         launched = environment.local_replicas()
@@ -109,11 +110,11 @@ class WorkerExtended(IPUExtended):
 
     @contextlib.contextmanager
     def counting(self, replicas: int) -> Iterator[None]:
-        before, self._of_thread.replicas = self._of_thread.replicas, replicas
+        previous, self._thread.replicas = self._thread.replicas, replicas
         try:
             yield
         finally:
-            self._of_thread.replicas = before
+            self._thread.replicas = previous
 
     @property
     def first_replica(self) -> int:
@@ -125,9 +126,9 @@ class WorkerExtended(IPUExtended):
 
 
 class IPUMultiWorkerStrategyV1(IPUStrategyV1):
-    """An `IPUStrategy` over several processes, the workers, each of which has some of the replicas.
+    """An `IPUStrategy` over several processes, the workers. Each worker has some of the replicas.
 
-    All workers run the same program on their own share of the data:
+    All workers run the same program, each on its share of the data:
 
         strategy = ipu.IPUMultiWorkerStrategy()  # Started by `mpiexec -n 2 python train.py`.
         with strategy.scope():
@@ -135,13 +136,13 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
             model.compile(...)
             model.fit(x, y)
 
-    Variables begin with worker 0's values. Programs reduce over the replicas of all workers. `num_replicas_in_sync` counts
-    them all, also for one worker, and Keras divides losses by it: w workers of r replicas compute what one worker of w
-    times r does.
+    Variables get worker 0's initial values. Programs reduce over the replicas of all workers. `num_replicas_in_sync` is
+    the number of all these replicas, and Keras divides losses by it. So w workers of r replicas compute the same as one
+    worker of w * r replicas.
 
     Attributes:
-      cluster: The workers, and which of them this process is.
-      bytes_per_pack: The most bytes of a message, as `communication_options` sets them; 0 for the configuration's.
+      cluster: The workers, with the number of this process among them.
+      bytes_per_pack: The most bytes of a message, from `communication_options`; 0 if the configuration sets the size.
     """
 
     def __init__(
@@ -160,33 +161,35 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         timeout: float | None = None,
         communicator: Communicator | None = None,
     ) -> None:
-        """Joins the cluster, and creates the strategy once all workers have.
+        """Joins the cluster, waits for all workers, and creates the strategy.
 
-        The devices, `enable_...` and `host_kernels` are as for `IPUStrategy`, with its errors.
+        The arguments of `IPUStrategy` have the same meaning and errors here.
 
         Args:
-          cluster_resolver: A resolver that has to agree with MPI about the workers. None: `TF_CONFIG` has to, if it is set.
+          cluster_resolver: A resolver that must agree with MPI about the workers. None: `TF_CONFIG` must agree, if it
+            is set.
           ipu_device: The IPU device.
-          variables_on_host: Checked; changes nothing here.
-          cpu_device: The device of initial values.
-          enable_dataset_iterators: Whether `iter(dataset)` gives an `IPUIterator`.
+          variables_on_host: It is checked, and has no effect here.
+          cpu_device: The device on which initial values are computed.
+          enable_dataset_iterators: Whether `iter(dataset)` in the scope returns an `IPUIterator`.
           enable_keras_extensions: Whether Keras models run their loops on the device.
-          add_ipu_cross_replica_reductions: Whether the strategy reduces gradients and others in programs; else the program has
-            to.
-          ipus_per_replica: IPUs of a replica for shares of datasets and `num_replicas_in_sync`; Keras models count their own.
-            None: `TENSORFLOW_IPU_IPUS_PER_REPLICA`; where that is unset, there are `TENSORFLOW_IPU_REPLICAS` replicas, which
-            `run --replicas` sets, else one for each IPU.
+          add_ipu_cross_replica_reductions: Whether the strategy reduces values over replicas in programs, such as
+            gradients. If False, the program has to reduce them.
+          ipus_per_replica: The IPUs of a replica, for shares of datasets and `num_replicas_in_sync`; Keras models use
+            the IPUs of their stages. None: `TENSORFLOW_IPU_IPUS_PER_REPLICA`. If that is unset, there are
+            `TENSORFLOW_IPU_REPLICAS` replicas, which `run --replicas` sets, or else one replica per IPU.
           host_kernels: Whether TensorFlow's kernels may compute layers.
-          communication_options: `timeout_seconds` is the `timeout` where that is None; `bytes_per_pack`, the same on all
-            workers, is the most bytes of a message of the process, 0 for `optimizations.maximum_cross_replica_sum_buffer_size`.
-          timeout: Seconds to wait for joining and in each exchange. None: `TENSORFLOW_IPU_TIMEOUT`, 60 where that is unset.
-          communicator: An `mpi4py` communicator, of all processes or a part; its processes are the workers. None: all that
-            the launcher of MPI started; without one, there is one worker.
+          communication_options: Its `timeout_seconds` is used if `timeout` is None. Its `bytes_per_pack`, the same on
+            all workers, is the most bytes of a message; 0 means `optimizations.maximum_cross_replica_sum_buffer_size`.
+          timeout: The seconds to wait for workers, when joining and in each collective. None: `TENSORFLOW_IPU_TIMEOUT`,
+            or 60 if that is unset.
+          communicator: A communicator of `mpi4py` whose processes are the workers. None: all processes that MPI's
+            launcher has started, or one worker without a launcher.
 
         Raises:
-          ClusterError: The workers did not come together within `timeout`.
+          ClusterError: Not all workers joined within `timeout`.
           ValueError: `timeout` or `communication_options` is malformed, or the resolver disagrees with MPI.
-          TypeError: An argument is of a wrong type.
+          TypeError: An argument has a wrong type.
         """
         check_bool("variables_on_host", variables_on_host)
         check_bool("add_ipu_cross_replica_reductions", add_ipu_cross_replica_reductions)
@@ -207,25 +210,30 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         _logger.debug("worker %d of %d", self.cluster.worker, self.cluster.workers)
 
     def _make_extended(self, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> IPUExtended:
-        of_device = (self, ordinal, cpu_ordinal, host_kernels)
-        return WorkerExtended(self.cluster, self._ipus_per_replica, self._reduces, *of_device)
+        base_arguments = (self, ordinal, cpu_ordinal, host_kernels)
+        return WorkerExtended(self.cluster, self._ipus_per_replica, self._reduces, *base_arguments)
 
     @property
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
-        """The resolver that knows the workers, for callbacks and for code of `tf.distribute`."""
+        """The resolver of the workers, for callbacks and code of `tf.distribute`."""
         return self._cluster_resolver
 
     def experimental_distribute_dataset(
         self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
     ) -> tf.data.Dataset:
-        """Returns this worker's share of a dataset that all workers have, as it is batched; `options` make no difference.
+        """Returns this worker's share of a dataset that all workers have, without batching it again.
 
-        `dataset.options().experimental_distribute.auto_shard_policy` says which: with `AUTO` and `DATA`, replica g of R gets
-        the elements g, g + R, ..., with `FILE` and `HINT` what TensorFlow's option says; with `OFF` all.
+        `dataset.options().experimental_distribute.auto_shard_policy` selects the share. With `AUTO` and `DATA`, replica
+        g of R gets the elements g, g + R and so on. `FILE` and `HINT` have TensorFlow's meaning. With `OFF`, every
+        worker gets all elements.
+
+        Args:
+          dataset: The dataset, batched for one replica.
+          options: Accepted for `tf.distribute`; no effect.
         """
         del options
         if not isinstance(dataset, tf.data.Dataset):
-            return dataset  # What Keras hands on here is a share already.
+            return dataset  # Keras passes an object that is a share already.
         extended: Any = self.extended
         return share_of(dataset, self.cluster, extended.replicas)
 
@@ -234,7 +242,13 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
         options: tf.distribute.InputOptions | None = None,
     ) -> tf.data.Dataset:
-        """Returns `dataset_fn(context)`, this worker's dataset; the context numbers its worker as `input_pipeline_id`."""
+        """Returns this worker's dataset, `dataset_fn(context)`.
+
+        Args:
+          dataset_fn: A function of a `tf.distribute.InputContext`, whose `input_pipeline_id` is the number of this
+            worker.
+          options: Accepted for `tf.distribute`; no effect.
+        """
         del options
         context = tf.distribute.InputContext(self.cluster.workers, self.cluster.worker, self.num_replicas_in_sync)
         return dataset_fn(context)
@@ -242,18 +256,18 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
     def update_ipu_config(self, config: IPUConfig) -> IPUConfig:
-        """Sets in a configuration, to be applied later, how many workers there are and which this is; returns it."""
+        """Sets the number of workers and the number of this worker in a configuration, and returns it unapplied."""
         processes = config.experimental.multi_replica_distribution
         processes.process_count, processes.process_index = self.cluster.workers, self.cluster.worker
         return config
 
 
 IPUMultiWorkerStrategy = IPUMultiWorkerStrategyV1
-"""The name under which programs use `IPUMultiWorkerStrategyV1`, which has the arguments and methods."""
+"""The usual name of `IPUMultiWorkerStrategyV1`."""
 
 
 class PopDistStrategy(IPUMultiWorkerStrategyV1):
-    """`IPUMultiWorkerStrategy` as scripts for `poprun` create it."""
+    """`IPUMultiWorkerStrategy` with the arguments that scripts for `poprun` pass."""
 
     def __init__(
         self,
@@ -262,7 +276,7 @@ class PopDistStrategy(IPUMultiWorkerStrategyV1):
         enable_dataset_iterators: bool = True,
         enable_keras_extensions: bool = True,
     ) -> None:
-        """Joins the cluster, and creates the strategy, with arguments and errors of `IPUMultiWorkerStrategy`."""
+        """Joins the cluster and creates the strategy; see `IPUMultiWorkerStrategy` for the arguments and errors."""
         super().__init__(
             None,
             ipu_device,
@@ -273,18 +287,20 @@ class PopDistStrategy(IPUMultiWorkerStrategyV1):
 
 
 def _resolver(resolver: object, cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
-    known = tf.distribute.cluster_resolver
+    kinds = tf.distribute.cluster_resolver
     if cluster.workers == 1:
-        return resolver if isinstance(resolver, known.ClusterResolver) else known.TFConfigClusterResolver()
-    # Nothing connects to these addresses.
+        return resolver if isinstance(resolver, kinds.ClusterResolver) else kinds.TFConfigClusterResolver()
+    # The worker's number replaces the port, because nothing connects to these addresses.
     spec = tf.train.ClusterSpec({"worker": [f"{host}:{worker}" for worker, host in enumerate(cluster.hosts)]})
-    return known.SimpleClusterResolver(spec, task_type="worker", task_id=cluster.worker, rpc_layer="grpc")
+    return kinds.SimpleClusterResolver(spec, task_type="worker", task_id=cluster.worker, rpc_layer="grpc")
 
 
 def _checked_options(options: object) -> tuple[int, float | None]:
-    """Returns the bytes of a message and the seconds of the timeout in TensorFlow's options of collectives."""
+    """Returns the bytes of a message and the timeout in seconds from TensorFlow's options of collectives."""
     kinds = tf.distribute.experimental
-    if not isinstance(options, type(kinds.CommunicationOptions())):  # It makes an object of a class without a name.
+    if not isinstance(
+        options, type(kinds.CommunicationOptions())
+    ):  # TensorFlow does not export the class of the object.
         raise TypeError(
             f"`communication_options` must be a `tf.distribute.experimental.CommunicationOptions`, but is {options!r}"
         )

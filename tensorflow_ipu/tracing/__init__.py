@@ -1,4 +1,4 @@
-"""Traces of what programs do in time, for Perfetto."""
+"""Recordings of programs over time, as traces for Perfetto."""
 
 from tensorflow_ipu.tracing._trace import trace
 

@@ -1,4 +1,4 @@
-"""How objects show themselves: in one line, and in a notebook as a page in a frame of its own."""
+"""The displays of objects: one line, and in a notebook a page in a frame."""
 
 import html
 import itertools
@@ -32,17 +32,17 @@ def report(name, size):
     advice = Suggestions(
         (Suggestion("use <float16>", 1.5, size * MIB, "fits"),), (NotAsked("more tiles", "why `not`"),)
     )
-    rows = tuple(OperationTime(f"dense_{at}/MatMul", "dot", "f32[8,8]", 1, 1e-5) for at in range(500))
-    memory = Memory(size * MIB, 0, MIB, MIB, 2 * MIB, 600 * MIB, liveness=tuple((at, at) for at in range(400)))
+    rows = tuple(OperationTime(f"dense_{index}/MatMul", "dot", "f32[8,8]", 1, 1e-5) for index in range(500))
+    memory = Memory(size * MIB, 0, MIB, MIB, 2 * MIB, 600 * MIB, liveness=tuple((index, index) for index in range(400)))
     return Report(name, system_of("Bow Pod16"), 4, rows, (memory,), (), overlaps_host=False, given_advice=advice)
 
 
-def frame_of(shown: Any) -> tuple[str, str]:
-    """What a notebook shows, and the page in it."""
-    frame = shown._repr_html_()
-    found = re.fullmatch(r'<iframe srcdoc="([^"]*)" style="[^"<>]*"\s+onload="[^"<>]*"></iframe>', frame)
-    assert found
-    return frame, html.unescape(found[1])
+def frame_of(value: Any) -> tuple[str, str]:
+    """Returns the HTML that a notebook shows, and the page in its frame."""
+    frame = value._repr_html_()
+    match = re.fullmatch(r'<iframe srcdoc="([^"]*)" style="[^"<>]*"\s+onload="[^"<>]*"></iframe>', frame)
+    assert match
+    return frame, html.unescape(match[1])
 
 
 def of_programs(strategy):
@@ -94,19 +94,24 @@ def of_reports():
         "<Report of train & <test> on Bow in Bow Pod16, 4 x 1 IPUs: fits (17% of the memory), ",
         "fits",
     )
-    yield "comparison", compare_reports(first, second), "before:  train & <test>", "What changed"
+    yield "comparison", compare_reports(first, second), "before:  train & <test>", "<h2>Changes</h2>"
     yield (
         "advice",
         first.advice(),
-        "<1 suggestion: first use <float16> (x 1.50, fits); 1 not asked>",
+        "<1 suggestion: first use <float16> (x 1.50, fits); 1 not evaluated>",
         "use &lt;float16&gt;",
     )
-    yield "no advice", Suggestions(), "<0 suggestions; 0 not asked>", "Nothing that was asked."
+    yield "no advice", Suggestions(), "<0 suggestions; 0 not evaluated>", "No change that was evaluated helps."
     values = np.geomspace(1e-9, 1e9, 9, dtype=np.float32)
     with np.errstate(over="ignore"):
         rows = (TensorRow("dense", "activation", "", (figures_of(values, values.astype(np.float16)),)),)
     one = PrecisionReport("model", "/device:IPU:0", 1.0, rows, ((1.0, 1.0),))
-    yield "precision", one, "<PrecisionReport of model, 1 step: 1 of 1 tensors overflow, loss scale 1>", "What to do"
+    yield (
+        "precision",
+        one,
+        "<PrecisionReport of model, 1 step: 1 of 1 tensors overflow, loss scale 1>",
+        "<h2>Advice</h2>",
+    )
 
 
 def test_an_object_says_what_it_is_in_a_line_and_shows_a_page_of_its_own_in_a_notebook(replicas, read_page):

@@ -1,4 +1,4 @@
-"""Reports on precision: what float16 makes of models whose gradients vanish and whose activations overflow, and the advice."""
+"""Precision reports on models whose gradients vanish or whose activations overflow, and their advice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_figures_tell_what_float16_makes_of_numbers_and_add_up():
     total = counted(numbers(1.0, 0.0)) + counted(numbers(4.0, 2.0**-30))
     assert (total.elements, total.zeros, total.largest, total.smallest) == (4, 1, 4.0, 2.0**-30)
     assert sum(total.exponents) == 3
-    for value, half in ((1e6, 65504), (np.nan, np.nan)):  # What is saturated has overflowed.
+    for value, half in ((1e6, 65504), (np.nan, np.nan)):  # Saturated values count as overflows.
         assert figures_of(numbers(value), np.array([half], np.float16)).infinite == 1
     figures = counted(np.zeros([3], np.float32))
     assert (figures.largest_exponent, figures.smallest_exponent, figures.overflow) == (None, None, 0.0)
@@ -50,9 +50,9 @@ def test_figures_tell_what_float16_makes_of_numbers_and_add_up():
 
 def test_scales_keep_all_from_vanishing_and_overflowing():
     scales = scales_for([counted(numbers(2.0**-30, 2.0**-28)), counted(numbers(1.5))])
-    # The greatest: 1.5 * 2 ** 15 is below 65504. The least: 2 ** -30 is a fifth of its sum, and the smallest is 2 ** -25.
+    # Greatest: 1.5 * 2 ** 15 is below 65504. Least: 2 ** -30 is a fifth of its tensor's sum, and must become 2 ** -25.
     assert (scales.least, scales.greatest, scales.fit, scales.advised) == (2.0**5, 2.0**15, True, 2.0**13)
-    scales = scales_for([counted(numbers(1.0, 2.0**-40))])  # The second is nothing beside the first.
+    scales = scales_for([counted(numbers(1.0, 2.0**-40))])  # The second value is negligible in the sum.
     assert scales.least <= scales.advised == 1.0
     scales = scales_for([counted(numbers(2.0**-40)), counted(numbers(2.0**10))])
     assert (scales.fit, scales.advised, scales.greatest) == (False, 2.0**5, 2.0**5)
@@ -68,7 +68,7 @@ def data():
 
 
 def made(*layers, policy="float32"):
-    """A model in a strategy's scope, with layers between two dense ones."""
+    """Returns a model in a strategy's scope, with the given layers between two dense layers."""
     keras.utils.set_random_seed(1)
     with ipu.IPUStrategy().scope():
         first = keras.layers.Dense(6, activation="tanh", name="first", dtype=policy)
@@ -102,7 +102,7 @@ def test_gradients_that_vanish_get_a_loss_scale_that_saves_them(vanishing):
     trial = vanishing.trial
     assert trial is not None
     assert (trial.scale, trial.overflowing, trial.vanishing) == (scales.advised, 0, 0)
-    assert any(f"take {int(scales.advised)}" in sentence for sentence in vanishing.advice)
+    assert any(f"use {int(scales.advised)}" in sentence for sentence in vanishing.advice)
 
 
 def test_activations_that_overflow_get_float32_for_all_that_they_pass(overflowing):
@@ -115,8 +115,8 @@ def test_activations_that_overflow_get_float32_for_all_that_they_pass(overflowin
     assert trial is not None
     assert trial.overflowing == 0
     advice = " ".join(overflowing.advice)
-    assert "`large` computes numbers up to 2^" in advice
-    assert "`small` would then get numbers that are beyond float16" in advice
+    assert "`large` computes values up to 2^" in advice
+    assert "`small` would then receive values beyond float16" in advice
 
 
 def test_model_that_float16_suits_is_left_alone():
@@ -127,8 +127,8 @@ def test_model_that_float16_suits_is_left_alone():
     assert report.advice[0].startswith("the loss scale 1 fits")
     assert report.steps == 1
     assert report.losses[0][0] == pytest.approx(report.losses[0][1], rel=0.05)
-    for before, after in zip(weights, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(before, after)
+    for old, new in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
     assert [layer.dtype_policy.name for layer in model.layers] == layers
     assert all("call" not in vars(layer) for layer in model.layers)
 
@@ -138,7 +138,7 @@ def test_weights_of_float16_that_updates_do_not_move_are_told_of():
     model.optimizer.learning_rate = 1e-6
     report = ipu.precision_report(model, data(), steps=1, batch_size=16)
     assert report.half_weights
-    assert any("they are too small for weights of float16" in sentence for sentence in report.advice)
+    assert any("they are too small for float16 weights" in sentence for sentence in report.advice)
 
 
 def test_exceptions_that_are_configured_do_not_end_the_report():
@@ -147,7 +147,7 @@ def test_exceptions_that_are_configured_do_not_end_the_report():
     config.configure_ipu_system()
     model = made(keras.layers.Rescaling(2.0**18, name="large"))
     report = ipu.precision_report(model, data(), steps=1, batch_size=16)
-    # Here the machine saturates, which a report on it counts as an overflow.
+    # With this option float16 saturates, which the report counts as an overflow.
     assert report.float32_layers[0] == "large"
     assert ipu.IPUStrategy().extended.target.floating_point.oflo
 
@@ -200,10 +200,10 @@ def test_function_in_float16_is_compared_with_itself_in_float32():
     assert row.total.largest_exponent == 59
 
 
-# What is refused.
+# Errors.
 
 
-class OfItsOwn(keras.Sequential):
+class WithTrainStep(keras.Sequential):
     def train_step(self, data):
         return super().train_step(data)
 
@@ -215,8 +215,8 @@ class OfItsOwn(keras.Sequential):
         ({"batch_size": 0}, ValueError, "`batch_size`"),
         ({"loss_scale": -1.0}, ValueError, "`loss_scale` must be a positive number, but is -1.0"),
         ({"data": []}, ValueError, "`data` has no batch"),
-        ({"data": [[1.0]]}, TypeError, "`data` must give tuples, but gives list"),
-        ({"model": OfItsOwn()}, ValueError, "`OfItsOwn.train_step`.* Give the step as a `tf.function`"),
+        ({"data": [[1.0]]}, TypeError, "`data` must yield tuples, .* but yields list"),
+        ({"model": WithTrainStep()}, ValueError, "`WithTrainStep.train_step`.* Pass the step as a `tf.function`"),
         ({"model": len}, TypeError, "`model` must be a Keras model or a `tf.function`"),
         (
             {"model": tf.function(lambda x: x + 1), "data": [(1,)]},
@@ -226,9 +226,9 @@ class OfItsOwn(keras.Sequential):
     ],
 )
 def test_bad_arguments_are_refused(arguments, kind, message, refused):
-    plain = keras.Sequential([keras.layers.Dense(1)])
-    given = {"model": plain, "data": data(), **arguments}
-    refused(kind, message, ipu.precision_report, given.pop("model"), given.pop("data"), **given)
+    uncompiled = keras.Sequential([keras.layers.Dense(1)])
+    values = {"model": uncompiled, "data": data(), **arguments}
+    refused(kind, message, ipu.precision_report, values.pop("model"), values.pop("data"), **values)
 
 
 # Text, files and pages.
@@ -244,12 +244,12 @@ def test_text_has_the_advice_and_all_tensors(overflowing):
 def test_report_is_the_same_from_its_file_and_files_of_others_are_refused(vanishing, overflowing, tmp_path, refused):
     vanishing.save(tmp_path / "a.json")
     assert PrecisionReport.load(tmp_path / "a.json") == vanishing
-    overflowing.save(tmp_path / "b.json")  # Its losses are no numbers, for which JSON has none.
+    overflowing.save(tmp_path / "b.json")  # Its losses are NaN, which JSON cannot encode.
     assert str(PrecisionReport.load(tmp_path / "b.json")) == str(overflowing)
     refused(ValueError, r"must end in `.json` or `.html`", overflowing.save, tmp_path / "a.png")
-    for content, words in (('{"schema": 99}', "has schema 99"), ("[]", "is no report")):
+    for content, message in (('{"schema": 99}', "has schema 99"), ("[]", "is no report")):
         (tmp_path / "c.json").write_text(content)
-        refused(ValueError, words, PrecisionReport.load, tmp_path / "c.json")
+        refused(ValueError, message, PrecisionReport.load, tmp_path / "c.json")
 
 
 def test_page_is_whole(vanishing, tmp_path, read_page):

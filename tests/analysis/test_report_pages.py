@@ -1,4 +1,4 @@
-"""The pages of all reports, as a browser lays them out: nothing is cut, and nothing but the page scrolls."""
+"""The layout of report pages in a browser: nothing is cut off, and only the page scrolls."""
 
 import dataclasses
 import functools
@@ -26,20 +26,20 @@ LONG = "gradient_tape/while/transformer_1/encoder_block_0_feed_forward_1/Tensord
 
 
 def machine_report():
-    """A report of a pipeline over 4 IPUs whose names and numbers are about as long as they get."""
+    """Returns a report on a pipeline over 4 IPUs with long names and large numbers."""
     rows = [
         OperationTime("while/IpuInfeedDequeue", "infeed", "(f32[1024,512,512])", 1000, host=2e-3, host_bytes=10**11),
         OperationTime("while/IpuAllReduce", "all-reduce", "f32[1024,1024]", 1000, links=3e-4),
     ]
     for ipu in range(4):
         for name, kind in ((LONG, "dot"), (f"{LONG}/slice", "dynamic-update-slice"), ("a" * 90, "select-and-scatter")):
-            more = {"ipu": ipu, "part": f"stage {ipu} backward", "source": "pretraining_of_bert.py:1234"}
+            details = {"ipu": ipu, "part": f"stage {ipu} backward", "source": "pretraining_of_bert.py:1234"}
             rows.append(
                 OperationTime(name, kind, "(f32[1024,512,512], s32[1024,512,512])", 123_456, 1.234e-3, 5e-4, 1e-4)
                 if kind == "dot"
                 else OperationTime(name, kind, "f32[1024,512,512]", 123_456, 1e-6, sync=1e-5)
             )
-            rows[-1] = dataclasses.replace(rows[-1], flops=1.234e15, plan="128 x 128 x 128", **more)
+            rows[-1] = dataclasses.replace(rows[-1], flops=1.234e15, plan="128 x 128 x 128", **details)
     largest = tuple((f"{LONG}_{n}", MIB) for n in range(40))
     liveness = ((0, 5 * MIB), (3, 200 * MIB), (7, 20 * MIB))
     sizes = [size * MIB for size in (90, 0, 200, 20, 60, 897)]
@@ -49,14 +49,14 @@ def machine_report():
         for n in range(4)
         for ipu in range(4)
     )
-    told = (f"loop `{LONG}`: counted once",)
-    report = Report("train", system_of("Bow Pod16"), 4, tuple(rows), memories, told, overlaps_host=False)
+    assumptions = (f"loop `{LONG}`: counted once",)
+    report = Report("train", system_of("Bow Pod16"), 4, tuple(rows), memories, assumptions, overlaps_host=False)
     timeline = Timeline(7e-3, micro_batches=8, passes=2, bubble=0.2, shown=4, tasks=tasks)
     return dataclasses.replace(report, timeline=timeline)
 
 
 def precision_report():
-    """A report of layers and weights with long names."""
+    """Returns a report on layers and weights with long names."""
     values = np.geomspace(2.0**-30, 2.0**20, 200, dtype=np.float32)
     with np.errstate(over="ignore"):
         figures = figures_of(values, values.astype(np.float16))
@@ -79,11 +79,11 @@ def page_named(name):
     if name == "precision":
         return page_of(precision_report())
     report = machine_report()
-    other = [dataclasses.replace(report, operations=report.operations[:2])] if name == "comparison" else []
-    return report_page(report, *other)
+    before = [dataclasses.replace(report, operations=report.operations[:2])] if name == "comparison" else []
+    return report_page(report, *before)
 
 
-# Frames, since the windows of a browser have a least width.
+# The pages are measured in frames, because windows of a browser have a minimum width.
 MEASURE = """<title></title><script>
 addEventListener("load", () => {
   const measure = frame => {
@@ -116,28 +116,28 @@ addEventListener("load", () => {
 
 
 def measured(page, tmp_path, *widths):
-    """What a browser finds on a page, in a window of each width."""
+    """Returns the measurements of a page by a browser, for each width."""
     frames = "".join(f'<iframe style="width:{width}px" srcdoc="{html.escape(page)}"></iframe>' for width in widths)
     path = tmp_path / "frames.html"
     path.write_text(f"<!doctype html>{frames}{MEASURE}", encoding="utf-8")
     command = [str(BROWSER), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    return json.loads(html.unescape(re.findall(r"<title>(.*?)</title>", done.stdout)[-1]))
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    return json.loads(html.unescape(re.findall(r"<title>(.*?)</title>", completed.stdout)[-1]))
 
 
-# The last column of the operations was behind the edge of its panel, which scrolled.
+# In an earlier version, the last column of the operations was beyond the edge of its panel, which scrolled.
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
 @pytest.mark.parametrize("name", ["machine", "comparison", "precision"])
 def test_nothing_is_cut_and_the_page_alone_scrolls(name, tmp_path):
     desk, tablet, phone = measured(page_named(name), tmp_path, 1280, 1024, 390)
-    for found in (desk, tablet, phone):
-        assert found["sideways"] == 0
-        assert found["cut"] == []
-        assert found["down"] == []
-        assert found["left"] == []  # By the filter.
+    for layout in (desk, tablet, phone):
+        assert layout["sideways"] == 0
+        assert layout["cut"] == []
+        assert layout["down"] == []
+        assert layout["left"] == []  # By the filter.
     assert desk["aside"] == tablet["aside"] == []
     assert desk["last"] < 1280
-    assert all(each.startswith(("DIV of", "FIGURE of")) for each in phone["aside"])
+    assert all(element.startswith(("DIV of", "FIGURE of")) for element in phone["aside"])
 
 
 @pytest.mark.parametrize("name", ["machine", "comparison", "precision"])

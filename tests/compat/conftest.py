@@ -1,4 +1,4 @@
-"""The compatibility layer installed for one test, and what scripts print under it."""
+"""Fixtures: the compatibility layer, installed for one test, and the output of scripts that run with it."""
 
 from pathlib import Path
 
@@ -17,8 +17,8 @@ def installed():
     compat.uninstall()
 
 
-# Runs scripts one after the other as the command does each: in a process's main thread and module, and from a
-# fresh system, graph and Keras.
+# Runs scripts one after the other as the command runs each of them: in the main thread and module, and with a fresh
+# configuration, graph and Keras.
 _RUN_ALL = """
 import sys
 from tensorflow_ipu import __main__
@@ -36,8 +36,8 @@ for path in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def _outputs(tmp_path_factory, forking):
-    """What each of the scripts beside this file prints, of one process for all."""
-    # Those that leave TensorFlow 2 behind come last.
+    """Returns the lines that each script in the folder `scripts` prints; one process runs all scripts."""
+    # Scripts that switch to TensorFlow 1 run last.
     scripts = ["feed_loop", "dequeue_thread", "old_keras", "session", "pipeline"]
     paths = [str(SCRIPTS / f"{name}.py") for name in scripts]
     run_all = tmp_path_factory.mktemp("scripts") / "run_all.py"
@@ -56,5 +56,5 @@ def _outputs(tmp_path_factory, forking):
 
 @pytest.fixture
 def script_output(_outputs):
-    """Gives the lines that one of the scripts beside this file prints."""
+    """A function that returns the lines that a script in the folder `scripts` prints."""
     return _outputs.__getitem__

@@ -1,4 +1,4 @@
-"""What scripts need of TensorFlow and Keras besides the IPU's own names; see section by section docs/porting.md."""
+"""Old names and arguments of TensorFlow and Keras that scripts need, in the order of docs/porting.md."""
 
 # The compatibility layer gives modules most of these names when it is installed.
 # pyright: reportAttributeAccessIssue=false
@@ -20,10 +20,10 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu.compat import _names
 from tensorflow_ipu.compat._names import resolve
 
-# Keras and its layers, and those behind `tf.keras`.
+# `keras` and `keras.layers`, and the modules of `tf.keras` for both.
 _WITH_INPUT = ("keras", "keras.layers", "keras._tf_keras.keras", "keras._tf_keras.keras.layers")
 
-# NumPy has some of the names again, for other things.
+# New releases of NumPy have some of the names again, with another meaning.
 LOST = [row for row in _names.ATTRIBUTES if row[0] != "numpy" or row[1] not in vars(np)]
 
 
@@ -40,7 +40,7 @@ def test_lost_names_are_back():
         assert distribution_strategy_context.get_strategy() is strategy
 
 
-def test_names_are_lost_without_the_door(refused):
+def test_names_are_missing_without_the_layer(refused):
     for module, name, _ in LOST:
         assert module == "numpy" or not hasattr(importlib.import_module(module), name), (module, name)
     assert not hasattr(keras.metrics, "MSE")
@@ -70,8 +70,8 @@ def test_control_flow_by_its_old_module_runs_and_a_variable_on_the_ipu_initializ
         second = tf1.get_variable("second", initializer=2 * first.initialized_value(), use_resource=True)
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
-            one, two = session.run([first, second])
-    np.testing.assert_array_equal(two, 2 * one)
+            first_value, second_value = session.run([first, second])
+    np.testing.assert_array_equal(second_value, 2 * first_value)
     assert tf.Variable([4.0]).initialized_value().numpy().tolist() == [4.0]
 
 
@@ -143,16 +143,16 @@ def test_functions_models_and_optimizers_take_their_old_arguments():
 
 
 @pytest.mark.usefixtures("installed")
-def test_input_takes_one_number_as_its_shape_also_where_it_was_imported_before_the_door_opened(tmp_path):
+def test_input_takes_one_number_as_its_shape_also_if_imported_before_the_installation(tmp_path):
     for holder in map(importlib.import_module, _WITH_INPUT):
         assert holder.Input(80).shape == (None, 80)
         assert holder.Input(shape=(3, 4), batch_size=2).shape == (2, 3, 4)
     inputs = KerasInput(shape=80)
     path = tmp_path / "model.keras"
-    made = keras.Model(inputs, keras.layers.Dense(1)(inputs))
-    made.compile("sgd", "mse")
-    made.save(path)
+    original = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    original.compile("sgd", "mse")
+    original.save(path)
     model: Any = keras.models.load_model(path)
     assert model.input_shape == (None, 80)
-    assert model.compiled  # Keras left models of files as they were before `compile`, with a warning.
+    assert model.compiled  # Keras once loaded such a model without compiling it, with a warning.
     assert keras.layers.InputLayer(80, 2).get_config()["batch_shape"] == (2, 80)

@@ -1,4 +1,4 @@
-"""The compatibility layer is installed once, by any spelling of Keras, uninstalled without a trace; its list of names."""
+"""The compatibility layer is installed once, for all names of Keras, and uninstalled completely; its list of names."""
 
 import importlib
 import itertools
@@ -31,7 +31,7 @@ def _state():
 def test_uninstall_leaves_modules_as_they_were():
     compat.install()
     _touch_everything()
-    compat.uninstall()  # What is left of the first time are modules of TensorFlow and Keras themselves.
+    compat.uninstall()  # The first import also loads modules of TensorFlow and Keras, which stay.
     modules, path, state = set(sys.modules), list(sys.meta_path), _state()
     compat.install()
     _touch_everything()
@@ -55,7 +55,7 @@ def test_install_twice_is_undone_by_one_uninstall():
     assert not hasattr(control_flow_ops, "while_loop")
 
 
-def test_threads_that_install_at_once_open_one_door(refused):
+def test_threads_that_install_at_once_add_one_finder(refused):
     barrier = threading.Barrier(8)
 
     def work():
@@ -75,7 +75,7 @@ def test_threads_that_install_at_once_open_one_door(refused):
     refused(ValueError, "lr", keras.optimizers.SGD, lr=0.5)
 
 
-def test_failed_install_leaves_the_door_shut(monkeypatch):
+def test_failed_install_changes_nothing(monkeypatch):
     state = _state()
     monkeypatch.setattr(_names, "ATTRIBUTES", (*_names.ATTRIBUTES, ("keras.no_such_module", "x", "keras:x")))
     with pytest.raises(ModuleNotFoundError):
@@ -84,7 +84,7 @@ def test_failed_install_leaves_the_door_shut(monkeypatch):
     assert not any(isinstance(finder, _script.OldModuleFinder) for finder in sys.meta_path)
 
 
-# What scripts write, and where they have Keras then.
+# Import statements, and the expression that is Keras after them.
 SPELLINGS = {
     "import keras": "keras",
     "import tensorflow": "tensorflow.keras",
@@ -95,7 +95,7 @@ SPELLINGS = {
     "import tensorflow.compat.v1 as tf": "tf.keras",
     "from tensorflow.compat.v2 import keras": "keras",
 }
-# What they write that needs the layer, and what is one with `keras.ipu` then.
+# Import statements that need the layer, and the expression that is `keras.ipu` after them.
 WITH_IPU = {
     "from keras import ipu": "ipu",
     "from tensorflow.keras import ipu, layers": "ipu",
@@ -112,15 +112,15 @@ def _tensorflows_own():
 
 @pytest.fixture
 def unused_keras():
-    """TensorFlow as if nobody had asked it for Keras yet."""
-    before = vars(tf)["keras"]
+    """Resets TensorFlow to the state before the first use of `tf.keras`."""
+    original = vars(tf)["keras"]
     modules = {name: sys.modules.pop(name) for name in _tensorflows_own()}
     tf.__dict__["keras"] = KerasLazyLoader(vars(tf))
     yield
     for name in _tensorflows_own():
         del sys.modules[name]
     sys.modules.update(modules)
-    tf.__dict__["keras"] = before
+    tf.__dict__["keras"] = original
 
 
 def _run(code):
@@ -130,19 +130,19 @@ def _run(code):
 
 
 def _check(namespace, spelling):
-    found = eval(spelling, namespace)
-    assert found.ipu is sys.modules["keras.ipu"]
-    assert found.ipu.optimizers.ALSOptimizer is sys.modules["keras.ipu"].optimizers.ALSOptimizer
-    assert found.optimizer_v2.adam.Adam is keras.optimizers.Adam
-    assert found.mixed_precision.policy.Policy is keras.mixed_precision.Policy
-    assert found.Input(shape=(80)).shape == found.layers.Input(80).shape == (None, 80)
+    module = eval(spelling, namespace)
+    assert module.ipu is sys.modules["keras.ipu"]
+    assert module.ipu.optimizers.ALSOptimizer is sys.modules["keras.ipu"].optimizers.ALSOptimizer
+    assert module.optimizer_v2.adam.Adam is keras.optimizers.Adam
+    assert module.mixed_precision.policy.Policy is keras.mixed_precision.Policy
+    assert module.Input(shape=(80)).shape == module.layers.Input(80).shape == (None, 80)
 
 
 @pytest.mark.parametrize(
     ("first", "second", "installation"),
     [
         *((*pair, "between") for pair in itertools.permutations(SPELLINGS, 2)),
-        *((one, "import tensorflow.keras", when) for one in SPELLINGS for when in ("before", "after")),
+        *((first, "import tensorflow.keras", when) for first in SPELLINGS for when in ("before", "after")),
     ],
 )
 @pytest.mark.usefixtures("unused_keras")
@@ -150,14 +150,14 @@ def test_keras_has_ipu_after_any_two_imports(first, second, installation):
     try:
         if installation == "before":
             compat.install()
-        one = _run(first)
+        first_names = _run(first)
         if installation == "between":
             compat.install()
-        two = _run(second)
+        second_names = _run(second)
         if installation == "after":
             compat.install()
-        _check(one, SPELLINGS[first])
-        _check(two, SPELLINGS[second])
+        _check(first_names, SPELLINGS[first])
+        _check(second_names, SPELLINGS[second])
         for code, spelling in WITH_IPU.items():
             assert eval(spelling, _run(code)) is sys.modules["keras.ipu"]
     finally:
@@ -175,14 +175,14 @@ def test_keras_has_ipu_after_a_first_import_that_names_it(code):
 
 
 @pytest.mark.usefixtures("unused_keras")
-def test_modules_that_tensorflow_made_before_the_door_opened_stay_in_use():
-    made = importlib.import_module("tensorflow.keras")
+def test_modules_that_tensorflow_made_before_the_installation_stay_in_use():
+    module = importlib.import_module("tensorflow.keras")
     compat.install()
     try:
-        assert importlib.import_module("tensorflow.keras") is made is tf.keras
+        assert importlib.import_module("tensorflow.keras") is module is tf.keras
     finally:
         compat.uninstall()
-    assert sys.modules["tensorflow.keras"] is made
+    assert sys.modules["tensorflow.keras"] is module
 
 
 @pytest.mark.usefixtures("unused_keras", "installed")
@@ -217,7 +217,7 @@ def test_every_option_of_the_configuration_is_listed_and_what_changes_no_result_
     options = {entry.name: entry for entry in _listing.entries() if entry.name.startswith("IPUConfig.")}
     assert len(options) == 57
     assert options["IPUConfig.auto_select_ipus"].state is State.WORKS
-    assert options["IPUConfig.io_tiles.num_io_tiles"].words == "for the machine's report"
+    assert options["IPUConfig.io_tiles.num_io_tiles"].note == "used only by the machine's report"
     assert options["IPUConfig.compilation_poplar_options"].state is State.RECORDED
     targets = {target for old in _names.MODULES.values() for target in old.names.values()}
     assert targets >= _names.RECORDED.keys()

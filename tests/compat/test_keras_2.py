@@ -1,4 +1,4 @@
-"""Keras 2 by all names that it had in 2021; a process has one Keras, so these scripts have processes of their own."""
+"""Keras 2 with all names of 2021. A process has one Keras, so each of these scripts runs in its own process."""
 
 import importlib.util
 import os
@@ -15,12 +15,12 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 @pytest.fixture
 def command(quick_imports, tmp_path):
-    """Executes a command line in a process of its own: `command(*words)`."""
+    """`command(*args)` runs a command line in a separate process."""
 
-    def run(*words, env=()):
+    def run(*args, env=()):
         gone = ("PYTHONSAFEPATH", "TF_USE_LEGACY_KERAS")
         variables = {name: value for name, value in os.environ.items() if name not in gone}
-        command, variables = [sys.executable, "-m", "tensorflow_ipu", *map(str, words)], {**variables, **quick_imports}
+        command, variables = [sys.executable, "-m", "tensorflow_ipu", *map(str, args)], {**variables, **quick_imports}
         variables.update(env)
         return subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
 
@@ -28,28 +28,28 @@ def command(quick_imports, tmp_path):
 
 
 def _lines(text):
-    """What a script prints, by the first word of the lines."""
-    found = {}
+    """Returns the printed lines by their first word."""
+    lines = {}
     for line in text.splitlines():
-        word, _, rest = line.partition(" ")
-        found.setdefault(word, []).append(rest)
-    return found
+        word, _, values = line.partition(" ")
+        lines.setdefault(word, []).append(values)
+    return lines
 
 
 def test_keras_has_all_its_names_of_2021_and_the_optimizers_are_those_of_then(command):
     done = command("--keras", "2", SCRIPTS / "keras_2.py")
     assert done.returncode == 0, done.stderr
-    said = _lines(done.stdout)
+    printed = _lines(done.stdout)
     for word in ("same", "below", "graph", "v1", "addons"):
-        assert set(" ".join(said[word]).split()) == {"True"}, (word, said[word])
-    assert len(said["v1"]) == 8
-    assert said["weights"] == ["SGD True 1", "Plain True 3", "SGD True 1"]
-    assert said["lost"] == [
+        assert set(" ".join(printed[word]).split()) == {"True"}, (word, printed[word])
+    assert len(printed["v1"]) == 8
+    assert printed["weights"] == ["SGD True 1", "Plain True 3", "SGD True 1"]
+    assert printed["lost"] == [
         "No module named 'keras.engine.no_such'",
         "No module named 'tensorflow.python.keras.no_such'",
         "False",
     ]
-    assert said["after"] == ["False False", "False False", "[]"]
+    assert printed["after"] == ["False False", "False False", "[]"]
 
 
 @pytest.mark.parametrize("version", ["2", "3"])
@@ -80,8 +80,8 @@ def test_command_chooses_the_keras_that_a_script_or_a_module_beside_it_needs(com
     assert (done.stdout, done.returncode) == ("keras 2 1\n", 0), done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "Keras 2" in line]
     assert line == (
-        "`script.py` is for Keras 2 (beside.py:1: Keras 3 has no `keras.utils.tf_inspect`) and gets it, as `tf_keras`;"
-        " `--keras 3` has it run with Keras 3"
+        "`script.py` is for Keras 2 (beside.py:1: Keras 3 has no `keras.utils.tf_inspect`) and runs with it, as `tf_keras`;"
+        " `--keras 3` runs it with Keras 3"
     )
     done = command("--keras", "3", "script.py")
     assert (done.stdout, done.returncode) == ("", 2)
@@ -90,9 +90,9 @@ def test_command_chooses_the_keras_that_a_script_or_a_module_beside_it_needs(com
 
 def test_code_of_the_sdk_gets_keras_2_and_what_it_does_with_keras_ends_as_in_2021(command, tmp_path):
     done = command(SCRIPTS / "of_sdk.py", tmp_path / "saved")
-    said = _lines(done.stdout)
+    printed = _lines(done.stdout)
     expected = {"rate": "0.5", "cell": "[[[3.0, 3.0], [3.0, 3.0]]]", "saved": "True [[2.0]]", "layers": "[[3.0]]"}
-    assert {word: " ".join(lines) for word, lines in said.items()} == expected, done.stderr
+    assert {word: " ".join(lines) for word, lines in printed.items()} == expected, done.stderr
 
 
 def test_variable_of_the_user_goes_before_what_the_script_is(command, tmp_path):

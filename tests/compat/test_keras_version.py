@@ -1,4 +1,4 @@
-"""Reading finds the names that only one Keras has; all scripts of a folder get one Keras; nothing is imported for it."""
+"""Scripts are read for names that only one Keras has, and all scripts of a folder run with the same Keras."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def _no_choice_by_the_environment(monkeypatch):
 
 
 def _needs(folder, code):
-    """Returns what only one Keras has of the last line of code, as pairs of weight and message."""
+    """Returns weight and message of each name in the last line of code that only one Keras has."""
     script = folder / "script.py"
     script.write_text(BEGIN + code)
     needs = [need for need in _keras_version.needs(_project.of_script(script)) if need.weight is not Weight.ORIGIN]
@@ -36,7 +36,7 @@ def _needs(folder, code):
 
 
 @pytest.mark.parametrize(
-    ("code", "weight", "words"),
+    ("code", "weight", "text"),
     [
         ("from keras.engine import base_layer_utils", Weight.LOST, "`keras.engine` has no name `base_layer_utils`"),
         ("from keras.layers.core import TFOpLambda", Weight.LOST, "no `keras.layers.core`"),
@@ -53,10 +53,10 @@ def _needs(folder, code):
         ("from tensorflow.python.keras.engine import training", Weight.DECIDES, "left of Keras 2"),
     ],
 )
-def test_name_that_only_keras_2_has_is_found(tmp_path, code, weight, words):
-    ((found, message),) = _needs(tmp_path, code)
-    assert found is weight
-    assert words in message
+def test_name_that_only_keras_2_has_is_found(tmp_path, code, weight, text):
+    ((actual_weight, message),) = _needs(tmp_path, code)
+    assert actual_weight is weight
+    assert text in message
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_name_that_only_keras_2_has_is_found(tmp_path, code, weight, words):
         "try: from keras.engine import base_layer_utils\nexcept ImportError: pass",
     ],
 )
-def test_name_that_keras_3_has_is_not_told(tmp_path, code):
+def test_name_that_keras_3_has_is_not_reported(tmp_path, code):
     assert _needs(tmp_path, code) == []
 
 
@@ -82,27 +82,27 @@ def _choices(folder, **scripts):
     """Returns the choice for each of some scripts in a folder, and the line on it."""
     for name, code in scripts.items():
         (folder / f"{name}.py").write_text(code)
-    found = {}
+    choices = {}
     for name in scripts:
         project = _project.of_script(folder / f"{name}.py")
-        own = _keras_version.needs(project)
-        choice = _keras_version.choose(own, _keras_version.needs_of_folder(project, own))
-        found[name] = choice.version, run_script.keras_line(name, choice, project)
-    return found
+        needs = _keras_version.needs(project)
+        choice = _keras_version.choose(needs, _keras_version.needs_of_folder(project, needs))
+        choices[name] = choice.version, run_script.keras_line(name, choice, project)
+    return choices
 
 
-OF_2_FOUND = "train.py:2: Keras 3 has no `keras.utils.tf_inspect`) and gets it"
-OF_3_FOUND = "predict.py:2: Keras 2 has no `keras.ops.relu`) and gets it; `--keras 2`"
+OF_2_FOUND = "train.py:2: Keras 3 has no `keras.utils.tf_inspect`) and runs with it"
+OF_3_FOUND = "predict.py:2: Keras 2 has no `keras.ops.relu`) and runs with it; `--keras 2`"
 
 
 @needs_keras_2
 @pytest.mark.parametrize(
-    ("scripts", "version", "words"),
+    ("scripts", "version", "text"),
     [
         (
             {"train": OF_SDK, "predict": OF_BOTH},
             2,
-            "train.py:1: `tensorflow.python.ipu` came with Keras 2) and gets it",
+            "train.py:1: `tensorflow.python.ipu` came with Keras 2) and runs with it",
         ),
         ({"train": OF_2, "predict": OF_BOTH}, 2, OF_2_FOUND),
         ({"train": OF_SDK, "predict": OF_3}, 3, OF_3_FOUND),
@@ -111,10 +111,10 @@ OF_3_FOUND = "predict.py:2: Keras 2 has no `keras.ops.relu`) and gets it; `--ker
         ({"train": OF_BOTH, "predict": OF_BOTH}, 3, None),
     ],
 )
-def test_scripts_of_a_folder_get_one_keras(tmp_path, scripts, version, words):
-    for name, (chosen, said) in _choices(tmp_path, **scripts).items():
+def test_scripts_of_a_folder_get_one_keras(tmp_path, scripts, version, text):
+    for name, (chosen, line) in _choices(tmp_path, **scripts).items():
         assert chosen == version
-        assert (words is None and not said) or (said.startswith(f"`{name}` is for Keras {version} (") and words in said)
+        assert (text is None and not line) or (line.startswith(f"`{name}` is for Keras {version} (") and text in line)
 
 
 @needs_keras_2
@@ -139,17 +139,20 @@ def test_check_says_what_a_run_gets(tmp_path, capsys, monkeypatch):
     (tmp_path / "predict.py").write_text(OF_BOTH)
     assert __main__.main(["check", str(tmp_path / "predict.py")]) == 0
     title, place, end = capsys.readouterr().out.splitlines()
-    assert (title, end) == ("has scripts run with Keras 2:", "Nothing is missing with Keras 2, which such scripts get.")
+    assert (title, end) == (
+        "makes scripts run with Keras 2:",
+        "Nothing is missing with Keras 2, which these scripts use.",
+    )
     assert place == f"  {tmp_path}/train.py:1: `tensorflow.python.ipu` came with Keras 2"
     (tmp_path / "predict.py").write_text(OF_3)
     assert __main__.main(["check", str(tmp_path)]) == 0
-    assert "has scripts run with Keras 3:\n" in capsys.readouterr().out
+    assert "makes scripts run with Keras 3:\n" in capsys.readouterr().out
     monkeypatch.setattr("tensorflow_ipu._base.environment._settled_keras", None)
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
     assert __main__.main(["check", str(tmp_path)]) == 1
-    said = capsys.readouterr().out
-    assert f"does not exist:\n  {tmp_path}/predict.py:2: Keras 2 has no `keras.ops.relu`\n" in said
-    assert "All scripts run with Keras 2, since `TF_USE_LEGACY_KERAS` is `1`." in said
+    output = capsys.readouterr().out
+    assert f"does not exist:\n  {tmp_path}/predict.py:2: Keras 2 has no `keras.ops.relu`\n" in output
+    assert "All scripts run with Keras 2, since `TF_USE_LEGACY_KERAS` is `1`." in output
     assert __main__.main(["check", "--json", str(tmp_path)]) == 1
     assert set(json.loads(capsys.readouterr().out)["keras"].values()) == {2}
 
@@ -161,16 +164,16 @@ def test_check_and_the_command_say_how_to_install_keras_2_where_it_is_not(monkey
     monkeypatch.setattr(_api_files.Api, "is_installed", property(lambda api: api is not KERAS_2 or is_installed[0]))
     assert __main__.main(["--check", str(script)]) == 0
     *_, end = capsys.readouterr().out.splitlines()
-    assert end == "Nothing is missing with Keras 2, which such scripts get."
+    assert end == "Nothing is missing with Keras 2, which these scripts use."
     is_installed[0] = False
     assert __main__.main(["--check", str(script)]) == 1
     title, lost, end = capsys.readouterr().out.splitlines()
-    assert title == "is of Keras 2 alone:"
+    assert title == "exists only in Keras 2:"
     assert lost == f"  {script}:2: Keras 3 has no `keras.utils.tf_inspect`"
     assert "`pip install 'tensorflow-ipu[keras2]'`" in end
     assert re.search(r"pip install --no-deps 'tf_keras~=2\.2\d\.0'", end)
     project = _project.of_script(script)
     needs = _keras_version.needs(project)
-    said = run_script.keras_line(str(script), KerasChoice(2, (needs[0], needs[0])), project)
-    assert said.startswith(f"`{script}` is for Keras 2 ({script}:2: ")
-    assert "and 1 more, which `check` lists), the package `tf_keras`, which is not installed: `pip install" in said
+    message = run_script.keras_line(str(script), KerasChoice(2, (needs[0], needs[0])), project)
+    assert message.startswith(f"`{script}` is for Keras 2 ({script}:2: ")
+    assert "and 1 more, which `check` lists), the package `tf_keras`, which is not installed: `pip install" in message

@@ -1,5 +1,5 @@
 # ruff: noqa: NPY001, NPY003, NPY201
-"""Names of NumPy, TensorFlow and `tensorflow_addons` that programs of 2021 use, behind the compatibility layer alone."""
+"""Names of NumPy, TensorFlow and `tensorflow_addons` that programs of 2021 use, with the compatibility layer."""
 
 # The compatibility layer gives modules most of these names when it is installed.
 # pyright: reportAttributeAccessIssue=false
@@ -18,7 +18,7 @@ from tensorflow_ipu.compat import _lost_names
 
 @pytest.fixture
 def logged(caplog, monkeypatch):
-    """What was logged, a line a first use."""
+    """A function that returns the log messages of the layer."""
     monkeypatch.setattr(_lost_names, "_noted", set())
     caplog.set_level(logging.INFO, "tensorflow_ipu.compat")
     return lambda: [record.getMessage() for record in caplog.records if record.name.startswith("tensorflow_ipu.compat")]
@@ -38,9 +38,7 @@ def test_names_of_numpy_are_back_until_the_layer_goes_each_with_a_line_in_the_lo
     finally:
         compat.uninstall()
     assert not any(hasattr(np, name) for name in names)
-    assert [line for line in logged() if "numpy.int`" in line] == [
-        "`numpy.int` is not there any more: it is taken for `int`"
-    ]
+    assert [line for line in logged() if "numpy.int`" in line] == ["`numpy.int` is replaced by `int`"]
 
 
 @pytest.mark.usefixtures("installed")
@@ -51,11 +49,11 @@ def test_a_learning_rate_may_be_any_number_whose_value_is_known(logged):
     with pytest.raises(ValueError, match="learning_rate"):
         keras.optimizers.SGD(tf.constant([0.5]))
     assert float(keras.optimizers.Adam(lr=np.int64(2)).learning_rate) == 2.0
-    assert logged()[0] == "a learning rate of the type `float32` is not there any more: it is taken for one of Python"
+    assert logged()[0] == "a learning rate of type `float32` is replaced by a Python float"
 
 
 @pytest.mark.usefixtures("installed")
-def test_estimators_are_refused_with_what_to_do(logged):
+def test_error_of_estimators_suggests_replacements(logged):
     with pytest.raises(AttributeError, match=r"removed estimators in 2.16: train a Keras model by `fit`"):
         tf.estimator.Estimator  # noqa: B018
     with pytest.raises(AttributeError, match="removed estimators"):
@@ -72,7 +70,7 @@ def test_estimators_are_refused_with_what_to_do(logged):
 
 @pytest.fixture
 def addons():
-    """`tensorflow_addons`, as the layer has it."""
+    """The layer's module `tensorflow_addons`."""
     compat.install()
     import tensorflow_addons
 
@@ -86,7 +84,7 @@ def test_weights_decay_before_each_update_but_those_that_are_left_out(addons):
     extended = optimizers.extend_with_decoupled_weight_decay(keras.optimizers.SGD)
 
     class Own(optimizers.DecoupledWeightDecayExtension, keras.optimizers.SGD):
-        """A class as programs write it."""
+        """A class of the form that programs contain."""
 
     for make, decays in (
         (lambda: optimizers.SGDW(0.1, 0.5), (0.1, 0.1)),
@@ -142,10 +140,10 @@ def test_weight_normalization_trains_length_and_direction_apart(addons):
     assert np.abs(of_length).min() > 0.1
     np.testing.assert_allclose(np.diag(of_direction), np.zeros(3), atol=1e-5)
     np.testing.assert_allclose(layer.remove()(x), outputs, rtol=1e-5)
-    for plain in (keras.layers.Conv2D(2, 2), keras.layers.LSTM(4)):
-        images = tf.random.stateless_normal([2, 4, 4, 3][: 4 - isinstance(plain, keras.layers.LSTM)], [3, 4])
+    for original in (keras.layers.Conv2D(2, 2), keras.layers.LSTM(4)):
+        images = tf.random.stateless_normal([2, 4, 4, 3][: 4 - isinstance(original, keras.layers.LSTM)], [3, 4])
         np.testing.assert_allclose(
-            addons.layers.WeightNormalization(plain, data_init=False)(images), plain(images), 1e-5, 1e-6
+            addons.layers.WeightNormalization(original, data_init=False)(images), original(images), 1e-5, 1e-6
         )
     with pytest.raises(ValueError, match="needs a layer with a `kernel`"):
         addons.layers.WeightNormalization(keras.layers.Flatten())(x)

@@ -1,4 +1,4 @@
-"""The table of old names: every row leads somewhere, and takes the arguments of the SDK's API."""
+"""The table of old names: each name exists and accepts the arguments of the SDK's API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("installed")
 
 IPU = "tensorflow.python.ipu"
 
-# What scripts import, by the name on `ipu`.
+# Modules that scripts import, by their names in `ipu`.
 ON_IPU = """
 all_to_all_op application_compile_op control_flow_ops custom_ops cross_replica_ops embedded_runtime embedding_ops f8_ops
 functional_ops grad_util_ops image_ops internal_ops math_ops nn_ops normalization_ops pipelining_ops rand_ops
@@ -98,7 +98,7 @@ def test_dir_lists_what_exists_and_nothing_else():
         assert not {name for where, name, _ in ABSENT if where == module} & set(dir(old)), module
 
 
-def test_name_that_nobody_knows_is_answered_with_the_nearest_one():
+def test_error_of_an_unknown_name_suggests_the_nearest_one():
     from tensorflow.python.ipu import loops
 
     with pytest.raises(AttributeError, match=r"`tensorflow.python.ipu.loops` has no name `repeats`.*`repeat`"):
@@ -108,7 +108,7 @@ def test_name_that_nobody_knows_is_answered_with_the_nearest_one():
     with pytest.raises(ModuleNotFoundError, match=r"no module `tensorflow.python.ipu.loop`.*`loops`"):
         importlib.import_module(f"{IPU}.loop")
     for package in ("keras.ipu.extensions", "tensorflow.keras.ipu.extensions"):
-        with pytest.raises(ModuleNotFoundError, match="polling_thread`: it served `fit`"):
+        with pytest.raises(ModuleNotFoundError, match="polling_thread`: it implemented `fit`"):
             importlib.import_module(f"{package}.polling_thread")
     ops = importlib.import_module("tensorflow.compiler.plugin.poplar.ops")
     with pytest.raises(AttributeError, match="generated wrappers"):
@@ -126,10 +126,10 @@ def test_module_that_is_gone_says_what_became_of_it_and_a_star_import_brings_wha
 
 
 def test_first_place_of_names_of_keras_has_those_of_keras_ipu_and_of_the_addons():
-    first, now = importlib.import_module(f"{IPU}.keras"), importlib.import_module("keras.ipu")
-    assert first.PipelineStage is first.pipeline.PipelineStage is now.PipelineStage
+    first, current = importlib.import_module(f"{IPU}.keras"), importlib.import_module("keras.ipu")
+    assert first.PipelineStage is first.pipeline.PipelineStage is current.PipelineStage
     assert first.layers.rnn.LSTM is importlib.import_module("ipu_tensorflow_addons.keras.layers").PopnnLSTM
-    assert first.extensions.functional_extensions is now.extensions.functional_extensions
+    assert first.extensions.functional_extensions is current.extensions.functional_extensions
     assert first.optimizers.MapGradientOptimizer
     with pytest.raises(AttributeError, match="use `tf.keras.Model`"):
         first.PipelineModel  # noqa: B018
@@ -164,23 +164,23 @@ def test_code_for_ipus_finds_the_optimizers_where_it_looks_for_them():
     assert names == ["Adam", "LAMB", "SGD"]
 
 
-# What instances have and their class has not.
+# Attributes that instances have, but their class lacks.
 OF_INSTANCES = {f"{kind}LayerPipelineStageAssignment.pipeline_stage" for kind in ("Model", "Sequential")}
-# Takes `*args` there, and what the wrapped optimizer's takes here.
+# The SDK's method accepts `*args`, and this one the arguments of the wrapped optimizer's method.
 OTHERWISE = {"MapGradientOptimizer.compute_gradients"}
 
 
 def _contract():
-    """Module, name, and arguments (`(x, name=None)`) or another word of each name of the contract."""
+    """Yields module, name, and signature such as `(x, name=None)`, or a kind, for each name of the contract."""
     for line in Path(__file__).with_name("contract.txt").read_text().splitlines()[2:]:
-        module, names, rest = line.split(" ", 2)
+        module, names, signature = line.split(" ", 2)
         owner, dot, members = names.rpartition(".")
         for name in members.split(","):
-            yield module, f"{owner}{dot}{name}", rest
+            yield module, f"{owner}{dot}{name}", signature
 
 
 def _expected(source):
-    """The value of a default, or the name of a constant that it is."""
+    """Returns the value of a default, or the name if the default is a constant."""
     text = ast.unparse(source)
     if text.startswith("ALSDefaults."):
         return getattr(ALSDefaults, text.partition(".")[2])
@@ -190,8 +190,8 @@ def _expected(source):
         return text.rpartition(".")[2]
 
 
-def _is(default, expected):
-    if isinstance(expected, str) and not isinstance(default, str):  # A constant of TensorFlow's or an enumeration's.
+def _is_default(default, expected):
+    if isinstance(expected, str) and not isinstance(default, str):  # A constant of TensorFlow or of an enumeration.
         return (default.name if isinstance(default, enum.Enum) or hasattr(default, "name") else str(default)) in (
             expected,
             {"half": "float16"}.get(expected),
@@ -199,34 +199,44 @@ def _is(default, expected):
     return (tuple(expected) if isinstance(expected, list) else expected) == default or default == expected
 
 
-def _faults(module, name, rest):
-    found: Any = importlib.import_module(module)
+def _problems(module, name, signature):
+    value: Any = importlib.import_module(module)
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             return [] if name in OF_INSTANCES else [f"{name}: there is no `{part}`"]
-        found = getattr(found, part)
-    if not rest.startswith("(") or name in OTHERWISE:
+        value = getattr(value, part)
+    if not signature.startswith("(") or name in OTHERWISE:
         return []
-    function: Any = ast.parse(f"def f{rest}: pass").body[0]
-    theirs = [each.arg for each in function.args.args if each.arg != "self"]
-    ours = [each for each in inspect.signature(found).parameters.values() if each.name != "self"]
-    positional = [each.name for each in ours if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    if positional[: len(theirs)] != theirs:
-        return [f"{name}: takes {positional}, and not {theirs}"]
-    needed = [each.name for each in ours if each.name in positional[len(theirs) :] and each.default is each.empty]
-    faults = [f"{name}: also needs {needed}"] if needed else []
-    defaults = zip(reversed(theirs), reversed(function.args.defaults), strict=False)
-    known = {each.name: each.default for each in ours}
-    return faults + [
-        f"{name}: `{argument}` is {known[argument]!r}, and not {ast.unparse(default)}"
+    function: Any = ast.parse(f"def f{signature}: pass").body[0]
+    expected = [parameter.arg for parameter in function.args.args if parameter.arg != "self"]
+    parameters = [parameter for parameter in inspect.signature(value).parameters.values() if parameter.name != "self"]
+    positional = [
+        parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
+    if positional[: len(expected)] != expected:
+        return [f"{name}: takes {positional}, and not {expected}"]
+    needed = [
+        parameter.name
+        for parameter in parameters
+        if parameter.name in positional[len(expected) :] and parameter.default is parameter.empty
+    ]
+    problems = [f"{name}: also needs {needed}"] if needed else []
+    defaults = zip(reversed(expected), reversed(function.args.defaults), strict=False)
+    actual_defaults = {parameter.name: parameter.default for parameter in parameters}
+    return problems + [
+        f"{name}: `{argument}` is {actual_defaults[argument]!r}, and not {ast.unparse(default)}"
         for argument, default in defaults
-        if repr(known[argument]) != ast.unparse(default) and not _is(known[argument], _expected(default))
+        if repr(actual_defaults[argument]) != ast.unparse(default)
+        and not _is_default(actual_defaults[argument], _expected(default))
     ]
 
 
 def test_every_name_of_the_contract_has_its_row_and_arguments_and_members_are_those_of_the_contract():
-    rows = [(_names.target(module, name.partition(".")[0]), module, name, rest) for module, name, rest in _contract()]
+    rows = [
+        (_names.target(module, name.partition(".")[0]), module, name, signature)
+        for module, name, signature in _contract()
+    ]
     assert [(module, name) for target, module, name, _ in rows if target is None] == []
-    here = [row for target, *row in rows if not isinstance(target, Absent)]
-    assert len(here) > 300
-    assert [fault for row in here for fault in _faults(*row)] == []
+    existing = [row for target, *row in rows if not isinstance(target, Absent)]
+    assert len(existing) > 300
+    assert [problem for row in existing for problem in _problems(*row)] == []

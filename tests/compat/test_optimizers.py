@@ -1,4 +1,4 @@
-"""`compile` takes TensorFlow 1's optimizers: each trains as TensorFlow 1 would, or is refused by its name."""
+"""`compile` accepts optimizers of TensorFlow 1: each trains as in TensorFlow 1, or is rejected by name."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("installed")
 
 train = tf.compat.v1.train
 
-# Values that no default has.
+# Values that differ from the defaults.
 FTRL = {"initial_accumulator_value": 0.3, "l1_regularization_strength": 0.05, "l2_regularization_strength": 0.1}
 FTRL |= {"l2_shrinkage_regularization_strength": 0.2, "beta": 0.5, "learning_rate_power": -0.6}
 
@@ -33,14 +33,14 @@ FTRL |= {"l2_shrinkage_regularization_strength": 0.2, "beta": 0.5, "learning_rat
     ],
 )
 def test_optimizer_of_tensorflow_1_updates_as_it_does_there(make):
-    theirs, ours = tf.Variable(tf.ones([4])), keras.Variable(tf.ones([4]))
-    theirs_by, ours_by = make(), _compiled(make())
-    assert isinstance(ours_by, keras.optimizers.Optimizer)
+    expected, actual = tf.Variable(tf.ones([4])), keras.Variable(tf.ones([4]))
+    old_optimizer, optimizer = make(), _compiled(make())
+    assert isinstance(optimizer, keras.optimizers.Optimizer)
     for gradient in GRADIENTS:
-        theirs_by.apply_gradients([(tf.constant(gradient), theirs)])
-        ours_by.apply_gradients([(tf.constant(gradient), ours)])
-        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-5, atol=1e-6)
-    assert np.abs(theirs.numpy() - 1).max() > 0.01
+        old_optimizer.apply_gradients([(tf.constant(gradient), expected)])
+        optimizer.apply_gradients([(tf.constant(gradient), actual)])
+        np.testing.assert_allclose(actual.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
+    assert np.abs(expected.numpy() - 1).max() > 0.01
 
 
 GRADIENTS = np.random.RandomState(1).standard_normal([6, 4]).astype(np.float32)
@@ -62,7 +62,7 @@ def test_fit_on_replicas_trains_by_the_rules_of_the_optimizer_of_tensorflow_1(co
         model.fit(x, x.sum(axis=1, keepdims=True), batch_size=1, verbose=0, shuffle=False)
     weights, optimizer = tf.Variable(start), train.RMSPropOptimizer(0.125, momentum=0.5)
     for batch in np.split(x, 4):
-        # Two replicas of one sample each, whose gradients are summed.
+        # Each of two replicas has one sample, and their gradients are summed.
         error = batch @ weights.numpy() - batch.sum(axis=1, keepdims=True)
         optimizer.apply_gradients([(tf.constant(2 * batch.T @ error), weights)])
     np.testing.assert_allclose(model.get_weights()[0], weights.numpy(), rtol=1e-5)
@@ -75,7 +75,7 @@ def test_optimizer_of_keras_is_left_alone():
 
 
 class Mine(train.GradientDescentOptimizer):
-    """Not one of TensorFlow's, whatever it inherits."""
+    """A class that is not TensorFlow's own, although it inherits from one."""
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ class Mine(train.GradientDescentOptimizer):
         (lambda: Mine(0.1), "no optimizer like `Mine`"),
         (
             lambda: optimizers.CrossReplicaOptimizer(train.AdamOptimizer()),
-            "`CrossReplicaOptimizer`; give `compile` the optimizer inside",
+            "`CrossReplicaOptimizer`; pass the wrapped optimizer to `compile`",
         ),
         (
             lambda: optimizers.GradientAccumulationOptimizerV2(train.AdamOptimizer(), 4),
@@ -96,7 +96,7 @@ class Mine(train.GradientDescentOptimizer):
         ),
         (lambda: train.MomentumOptimizer(lambda: 0.1, 0.9), "the `learning_rate` of `MomentumOptimizer` is `<function"),
         (lambda: train.AdamOptimizer(tf.Variable(0.1)), "the `learning_rate` of `AdamOptimizer` is `<tf.Variable"),
-        (lambda: legacy.SGD(0.1), "`SGD` is one of `tensorflow.python.keras`; make it from `keras.optimizers`"),
+        (lambda: legacy.SGD(0.1), "`SGD` is one of `tensorflow.python.keras`; create it from `keras.optimizers`"),
     ],
 )
 def test_optimizer_without_an_equal_is_refused_by_name(optimizer, message, refused):

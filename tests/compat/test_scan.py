@@ -1,4 +1,4 @@
-"""Reading a script finds what it lacks, and nothing that it has."""
+"""Reading a script finds exactly the names that do not exist."""
 
 import textwrap
 from pathlib import Path
@@ -11,14 +11,14 @@ from tensorflow_ipu.compat._keras_version import Weight
 
 @pytest.fixture
 def lines(tmp_path):
-    """The lines of a script at which something is missing."""
+    """A function that returns the lines of a script at which a name is missing."""
 
     def scan(code):
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(code))
         project = _project.of_script(script)
         lost = [need for need in _keras_version.needs(project) if need.weight is Weight.LOST]
-        return sorted({found.line for found in [*_missing.missing(project), *lost]})
+        return sorted({finding.line for finding in [*_missing.missing(project), *lost]})
 
     return scan
 
@@ -99,7 +99,7 @@ def test_missing_name_is_found_on_its_line(lines, code):
         "this is no Python",
     ],
 )
-def test_script_that_lacks_nothing_is_let_through(lines, code):
+def test_script_without_missing_names_has_no_findings(lines, code):
     assert lines(code) == []
 
 
@@ -109,9 +109,9 @@ def test_modules_beside_the_script_are_read_too(tmp_path):
     (tmp_path / "package" / "part.py").write_text("\nfrom tensorflow.python.ipu.loops import no_such")
     script = tmp_path / "script.py"
     script.write_text("from package import part")
-    (found,) = _missing.missing(_project.of_script(script))
-    assert (found.path, found.line) == (str(tmp_path / "package" / "part.py"), 2)
-    assert "`no_such`" in found.message
+    (finding,) = _missing.missing(_project.of_script(script))
+    assert (finding.path, finding.line) == (str(tmp_path / "package" / "part.py"), 2)
+    assert "`no_such`" in finding.message
 
 
 def test_name_of_a_function_hides_that_of_the_file_there_alone(lines):
@@ -152,7 +152,7 @@ def test_relative_imports_are_followed(tmp_path):
     (inner / "part.py").write_text("from .. import ipu\nfrom ..names import ipu as same\nipu.no_such\nsame.no_such")
     script = tmp_path / "script.py"
     script.write_text("import package.inner.part\npackage.ipu.no_such")
-    places = [(Path(found.path).name, found.line) for found in _missing.missing(_project.of_script(script))]
+    places = [(Path(finding.path).name, finding.line) for finding in _missing.missing(_project.of_script(script))]
     assert places == [("script.py", 2), ("part.py", 3), ("part.py", 4)]
 
 
@@ -162,10 +162,10 @@ def test_folder_is_read_whole_with_the_names_that_change_nothing(tmp_path):
     (tmp_path / "common.py").write_text("from tensorflow.python import ipu")
     (tmp_path / "two.py").write_text("from common import ipu\nipu.no_such")
     projects = _project.of_all([tmp_path])
-    missing = {found for project in projects for found in _missing.missing(project)}
-    recorded = [found for project in projects for found in _missing.recorded(project)]
-    assert [(found.path, found.line) for found in missing] == [(str(tmp_path / "two.py"), 2)]
-    assert [(found.path, found.line) for found in recorded] == [(str(tmp_path / "deep" / "one.py"), 2)]
+    missing = {finding for project in projects for finding in _missing.missing(project)}
+    recorded = [finding for project in projects for finding in _missing.recorded(project)]
+    assert [(finding.path, finding.line) for finding in missing] == [(str(tmp_path / "two.py"), 2)]
+    assert [(finding.path, finding.line) for finding in recorded] == [(str(tmp_path / "deep" / "one.py"), 2)]
     assert "`tensorflow.python.ipu.scopes.ipu_jit_scope` changes no result: " in recorded[0].message
 
 
@@ -180,8 +180,8 @@ def test_folder_is_read_whole_with_the_names_that_change_nothing(tmp_path):
     ],
 )
 def test_long_sums_and_conditions_are_read(lines, code):
-    after = "from tensorflow.python import ipu\nipu.no_such\n"
-    assert lines(code + after) == [code.count("\n") + 2]
+    use = "from tensorflow.python import ipu\nipu.no_such\n"
+    assert lines(code + use) == [code.count("\n") + 2]
 
 
 @pytest.mark.parametrize("code", ["x = " + "+".join(["1"] * 50000), "x = " + "-" * 100000 + "1"])
@@ -191,9 +191,9 @@ def test_file_that_is_too_deep_is_left_out(tmp_path, code):
     script.write_text("import table")
     project = _project.of_script(script)
     assert list(project.files) == [script]
-    assert [(found.path, found.message) for found in project.unreadable] == [
+    assert [(finding.path, finding.message) for finding in project.unreadable] == [
         (str(tmp_path / "table.py"), "its code is nested too deeply")
     ]
     script.write_text("import keras")
     project = _project.of_script(script)
-    assert (project.beside, project.unreadable) == ({}, [])
+    assert (project.siblings, project.unreadable) == ({}, [])

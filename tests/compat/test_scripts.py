@@ -1,4 +1,4 @@
-"""Scripts in the style of IPU users run unmodified, and their numbers are those of plain NumPy."""
+"""Scripts in the style of IPU users run unmodified, and their results equal those of plain NumPy."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ def _numbers(line, skip=1):
 
 
 def _regress(x, y, bias, rate, steps):
-    """Gradient descent on the mean squared error of a linear model: the losses, the weights, the bias."""
+    """Trains a linear model by gradient descent on the mean squared error; returns losses, weights and bias."""
     weights = np.zeros([x.shape[1], 1])
     losses = []
     for step in range(steps):
@@ -31,7 +31,7 @@ def test_first_feed_script_dequeue_thread_and_old_keras_print_what_they_did(scri
     assert [int(line[1]) for line in lines] == list(range(60))
     assert float(lines[0][3]) > 1.5
     assert float(lines[-1][3]) < 0.2
-    # Four samples of one input each. The prediction of all goes from 0 to 0.5 * (0.5 + 2) = 1.25 of the target 1.
+    # The four samples have the same input, whose prediction changes from 0 to 0.5 * (0.5 + 2) = 1.25; the target is 1.
     assert script_output("old_keras.py") == ["losses 1.0 0.0625", "fit 2 0.1"]
 
 

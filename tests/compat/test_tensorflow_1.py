@@ -1,4 +1,4 @@
-"""Scripts that use names of TensorFlow 1 as `tensorflow` get `tf.compat.v1`, and they alone; others are told what is gone."""
+"""Only scripts that use names of TensorFlow 1 get `tf.compat.v1` as `tensorflow`; others miss these names."""
 
 import os
 import textwrap
@@ -14,9 +14,10 @@ BEGIN = "import tensorflow as tf\nimport tensorflow.compat.v1 as v1\n"
 
 @pytest.fixture
 def read(tmp_path):
-    """What a script, with modules beside it, needs of TensorFlow 1: `read(script, **modules)`.
+    """`read(script, **modules)` returns what a script and the modules in its folder need of TensorFlow 1.
 
-    Gives the names of the files that get `tf.compat.v1`, whether they run in graphs, and the lines of what is gone.
+    The result has the names of the files that get `tf.compat.v1`, True if they run in graphs, and the lines with
+    missing names.
     """
 
     def needs(script, **modules):
@@ -24,7 +25,7 @@ def read(tmp_path):
             (tmp_path / f"{name}.py").write_text(BEGIN + code)
         project = _project.of_script(tmp_path / "script.py")
         old = _tensorflow_version.old_tensorflow(project)
-        gone = [found.line for found in _tensorflow_version.lost(project, old)]
+        gone = [finding.line for finding in _tensorflow_version.lost(project, old)]
         return sorted(file.stem for file in old.files), old.in_graphs, gone
 
     return needs
@@ -213,7 +214,7 @@ def test_benchmark_of_the_guide_runs_in_graphs_with_the_names_of_tensorflow_1(ru
     assert (numbers, status, left) == ("2 float16 3", "status 1", "[]")
     assert names == "tensorflow.compat.v1 True True tensorflow"
     assert "bench.py` is for TensorFlow 1 (" in done.stderr
-    assert "and 2 more, which `check` lists) and gets `tf.compat.v1` as `tensorflow` and graphs" in done.stderr
+    assert "and 2 more, which `check` lists) and runs with `tf.compat.v1` as `tensorflow` and graphs" in done.stderr
     assert "tensorflow.no_such()" in done.stderr  # The line of the file.
 
 
@@ -229,7 +230,7 @@ def test_check_tells_what_is_of_tensorflow_1_and_what_is_gone(tmp_path, capsys):
     script.write_text(textwrap.dedent(code))
     assert __main__.main(["check", str(script)]) == 1
     gone, contrib, no_such, title, session = capsys.readouterr().out.splitlines()
-    assert (gone, title) == ("does not exist:", "is of TensorFlow 1, which scripts with it get:")
+    assert (gone, title) == ("does not exist:", "exists only in TensorFlow 1, with which its scripts run:")
     assert contrib.startswith(f"  {script}:3: `tensorflow.contrib.layers` does not exist: use `tf.compat.v1.layers`")
     assert no_such == f"  {script}:5: TensorFlow has no `tensorflow.no_such` any more"
     assert session == f"  {script}:2: only TensorFlow 1 has `tensorflow.Session`"

@@ -9,7 +9,7 @@ _VARIABLES = (environment.COUNT_VARIABLE, environment.DEVICES_VARIABLE, environm
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    """64 IPUs and 8 devices are on offer."""
+    """Provides the default machine: 64 IPUs and 8 devices."""
     for variable in _VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     environment.registered_devices.cache_clear()

@@ -1,4 +1,4 @@
-"""The attributes that exist are those of the contract, typed and documented."""
+"""The attributes and enumerations are those of IPU TensorFlow, with their types, defaults and documentation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tensorflow_ipu.config._tree import Effect, show
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
-# By type and default.
+# The type, the default and the names of attributes.
 ATTRIBUTES = [
     ("bool", False, """
         allow_recompute device_connection.enable_remote_buffers

@@ -1,4 +1,4 @@
-"""What `configure_ipu_system` refuses, and how the selection becomes devices."""
+"""`configure_ipu_system` rejects invalid configurations, and makes devices of selections."""
 
 import pytest
 
@@ -151,14 +151,14 @@ def test_set_all_forces_floating_point_behaviour_in_the_record_alone():
 
 
 @pytest.mark.parametrize(
-    ("values", "words", "count"),
+    ("values", "message", "count"),
     [
-        ({"auto_select_ipus": [64, 1]}, r"asks for 65 IPUs and the machine has 64.*`TENSORFLOW_IPU_COUNT=65`", 65),
+        ({"auto_select_ipus": [64, 1]}, r"requests 65 IPUs, but the machine has 64.*`TENSORFLOW_IPU_COUNT=65`", 65),
         ({"select_ipus": [127]}, r"64 IPUs has no id `127`.*`TENSORFLOW_IPU_COUNT=128`", 128),
     ],
 )
-def test_more_ipus_than_the_machine_has_are_refused(values, words, count, monkeypatch, refused):
-    refused(DeviceLimitError, words, _configured, **values)
+def test_more_ipus_than_the_machine_has_are_refused(values, message, count, monkeypatch, refused):
+    refused(DeviceLimitError, message, _configured, **values)
     monkeypatch.setenv(environment.COUNT_VARIABLE, str(count))
     assert _configured(**values)
 
@@ -170,7 +170,7 @@ def test_ids_of_a_machine_that_is_no_power_of_two(monkeypatch, refused):
     refused(DeviceLimitError, "has no id `10`", _configured, select_ipus=[10])
 
 
-# No variable was big enough for them, and the way out named one.
+# The message suggested a value that the variable does not accept.
 @pytest.mark.parametrize("number", [65537, 2**32 + 2, 10**20])
 def test_more_ipus_than_any_machine_has_are_refused_with_the_limit(number, refused):
     for option in ("auto_select_ipus", "select_ipus"):
@@ -180,7 +180,7 @@ def test_more_ipus_than_any_machine_has_are_refused_with_the_limit(number, refus
 
 
 def test_more_devices_than_registered_are_refused(monkeypatch, refused):
-    with pytest.raises(DeviceLimitError, match=r"9 devices are asked for and 8 were.*`TENSORFLOW_IPU_DEVICES=9`"):
+    with pytest.raises(DeviceLimitError, match=r"9 devices are requested, but 8 were.*`TENSORFLOW_IPU_DEVICES=9`"):
         _configured(auto_select_ipus=[1] * 9)
     refused(IpuError, "TENSORFLOW_IPU_DEVICES=9", _configured, select_ipus=list(range(9)))
     monkeypatch.setenv(environment.DEVICES_VARIABLE, "9")

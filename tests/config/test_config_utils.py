@@ -1,4 +1,4 @@
-"""The helpers tell the number of IPUs, the IPU Model and synthetic data, and set seeds."""
+"""The helpers return the number of IPUs, detect the IPU Model and synthetic data, and set seeds."""
 
 import numpy as np
 import pytest
@@ -54,28 +54,28 @@ def test_device_that_does_not_exist_is_refused(refused):
 def test_ipu_model_and_synthetic_data_follow_the_environment(monkeypatch, flags, names):
     monkeypatch.setenv(environment.FLAGS_VARIABLE, flags)
     assert running_on_ipu_model() is ("model" in flags)
-    asked = [category.name for category in SyntheticDataCategory if use_synthetic_data_for(category)]
-    assert " ".join(asked) == names
+    synthetic = [category.name for category in SyntheticDataCategory if use_synthetic_data_for(category)]
+    assert " ".join(synthetic) == names
     for category in (1, "Infeed", None):
         with pytest.raises(TypeError, match=f"must be a `SyntheticDataCategory`, but is {category!r}"):
             use_synthetic_data_for(category)
 
 
 def test_same_seed_gives_the_same_numbers_and_every_seed_of_64_bits_is_taken():
-    def numbers():
+    def draw():
         return tf.random.uniform([4]).numpy()
 
     reset_ipu_seed(7)
-    first, second = numbers(), numbers()
+    first, second = draw(), draw()
     reset_ipu_seed(7)
-    np.testing.assert_array_equal(numbers(), first)
-    np.testing.assert_array_equal(numbers(), second)
+    np.testing.assert_array_equal(draw(), first)
+    np.testing.assert_array_equal(draw(), second)
     for seed in (8, 0, -(2**63), 2**64 - 1):
         reset_ipu_seed(seed)
         recorded = state.device_seed(0)
         assert recorded is not None
         assert recorded.seed == seed
-        assert not np.array_equal(numbers(), first)
+        assert not np.array_equal(draw(), first)
 
 
 def test_seed_is_recorded_for_its_device_until_the_reset(configure):
@@ -109,9 +109,9 @@ def test_move_variable_initialization_does_nothing_and_checks_its_graph():
     graph = tf.Graph()
     with graph.as_default():
         tf.constant(1)
-    before = graph.as_graph_def()
+    definition = graph.as_graph_def()
     move_variable_initialization_to_cpu()
     move_variable_initialization_to_cpu(graph)
-    assert graph.as_graph_def() == before
+    assert graph.as_graph_def() == definition
     with pytest.raises(TypeError, match="`graph` must be a `tf.Graph` or None, but is 3"):
         move_variable_initialization_to_cpu(3)

@@ -1,4 +1,4 @@
-"""An `IPUConfig` takes what it declares and nothing else."""
+"""An `IPUConfig` accepts values of the declared types for declared attributes, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tensorflow_ipu.config import (
     StochasticRoundingBehaviour,
 )
 
-# A small alphabet, since hypothesis takes a second to tabulate all of Unicode.
+# A small alphabet, since hypothesis takes a second to build its tables for all of Unicode.
 _WORDS = st.text('aZ0 "\\\n.äß€', max_size=5)
 _TEXT = st.dictionaries(_WORDS, _WORDS, max_size=3)
 _IPUS = st.one_of(
@@ -136,7 +136,7 @@ def test_category_cannot_be_assigned():
 
 def test_subclass_has_the_same_attributes():
     class Small(IPUConfig):
-        """A configuration of its own."""
+        """A subclass without further attributes."""
 
     config = Small()
     config.auto_select_ipus = 2

@@ -1,4 +1,4 @@
-"""The state knows which devices exist, and changes only when nothing runs."""
+"""The configured system has the existing devices, and changes only while no program runs."""
 
 import threading
 from types import SimpleNamespace
@@ -20,19 +20,19 @@ def _records(*ipus):
 
 @pytest.fixture(autouse=True)
 def kernels(monkeypatch):
-    """Stands in for the kernels, which know one system alone."""
+    """Replaces the kernels, of which there is only one configuration in a process."""
     names = ("set_devices", "set_options", "set_seed", "forget_seeds", "global_seed")
-    found = SimpleNamespace(**dict.fromkeys(names, lambda *_: None))
-    monkeypatch.setattr(ConfiguredSystem, "_kernels", found)
-    return found
+    fake_kernels = SimpleNamespace(**dict.fromkeys(names, lambda *_: None))
+    monkeypatch.setattr(ConfiguredSystem, "_kernels", fake_kernels)
+    return fake_kernels
 
 
 def test_kernels_hear_of_every_change_and_another_configuration_waits(kernels, monkeypatch):
-    heard, waits = [], []
+    configured, waits = [], []
     system = ConfiguredSystem()
-    with pytest.raises(NotConfiguredError, match=r"only `/device:IPU:0`.*`IPUConfig.auto_select_ipus` at least 2"):
+    with pytest.raises(NotConfiguredError, match=r"only `/device:IPU:0`.*`IPUConfig.auto_select_ipus` to at least 2"):
         system.ipus_of_device(1)
-    kernels.set_devices = lambda ipus, _: heard.append(tuple(ipus))
+    kernels.set_devices = lambda ipus, connections: configured.append(tuple(ipus))
     monkeypatch.setattr(active_runs, "wait_until_idle", lambda: waits.append(system.ipus()))
     system.tell_kernels()
     system.configure(_records(2, 4))
@@ -41,7 +41,7 @@ def test_kernels_hear_of_every_change_and_another_configuration_waits(kernels, m
     assert waits == [(1,), (2, 4)]
     system.reset()
     system.reset()
-    assert heard == [(1,), (2, 4), (1,), (3,), (1,)]
+    assert configured == [(1,), (2, 4), (1,), (3,), (1,)]
 
 
 def test_kernels_that_fail_leave_the_configuration_as_it_was(refused, kernels):

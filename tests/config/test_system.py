@@ -1,4 +1,4 @@
-"""The system is configured, asked for, reset, saved and loaded by the functions that users call."""
+"""Public functions configure, return, reset, save and load the configuration of the system."""
 
 import copy
 import logging
@@ -60,12 +60,12 @@ def test_record_does_not_change_and_configures_the_system_it_came_from(refused):
 def test_arguments_are_checked(refused):
     for config in (None, {}, "config", IPUConfig, IPUConfig().io_tiles):
         refused(TypeError, "`config` must be an `IPUConfig`", configure_ipu_system, config)
-    for arguments, words in (
+    for arguments, message in (
         ({"device": 3}, "`device` must be the name of a host device.*but is 3"),
         ({"device": None}, "`device` must be"),
         ({"reset_configuration": 1}, "`reset_configuration` must be True or False, but is 1"),
     ):
-        refused(TypeError, words, configure_ipu_system, IPUConfig(), **arguments)
+        refused(TypeError, message, configure_ipu_system, IPUConfig(), **arguments)
     refused(TypeError, "`device` must be", IPUConfig().configure_ipu_system, device=None)
 
 
@@ -82,12 +82,12 @@ def test_other_configuration_replaces_with_a_warning_where_it_is_right_and_may(c
 
 def test_same_configuration_again_changes_nothing_and_reset_forgets_it(caplog):
     configure_ipu_system(_config(2))
-    before = get_ipu_config()
+    first_records = get_ipu_config()
     with caplog.at_level(logging.WARNING, logger="tensorflow_ipu"):
         configure_ipu_system(_config(2))
         configure_ipu_system(_config(2), reset_configuration=False)
     assert caplog.text == ""
-    assert [id(record) for record in get_ipu_config()] == [id(record) for record in before]
+    assert [id(record) for record in get_ipu_config()] == [id(record) for record in first_records]
     reset_ipu_configuration()
     reset_ipu_configuration()
     with pytest.raises(NotConfiguredError, match="No IPU devices configured. Call `configure_ipu_system") as info:
@@ -105,7 +105,7 @@ def test_a_saved_configuration_comes_back(tmp_path):
     file = tmp_path / "ipu.json"
     save(file, config)
     assert load(str(file)) == config
-    assert len(file.read_text().splitlines()) > len(config.to_dict())  # One can read and edit it.
+    assert len(file.read_text().splitlines()) > len(config.to_dict())  # The file is readable.
     file.write_text('{"selection_order": "ZIGZAG"}')
     assert load(file) == IPUConfig().from_dict({"selection_order": "ZIGZAG"})
 
@@ -124,11 +124,11 @@ def test_without_a_configuration_that_in_force_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "words"),
+    ("text", "kind", "message"),
     [
         ("{", ValueError, "is not JSON"),
         ("\udcff", ValueError, "is no UTF-8 text"),
-        ("[1, 2]", TypeError, r"it holds `\[1, 2\]`, and must hold a JSON object"),
+        ("[1, 2]", TypeError, r"it contains `\[1, 2\]`, but must contain a JSON object"),
         ('{"allow_recompute": true, "allow_recompute": false}', ValueError, "`allow_recompute` is there 2 times"),
         ('{"io_tiles.num_io_tiles": true}', TypeError, r"`io_tiles\.num_io_tiles` takes exactly `int`"),
         ('{"io_tiles.num_io_tiles": -1}', ValueError, r"`io_tiles\.num_io_tiles=-1` is too low"),
@@ -141,10 +141,10 @@ def test_without_a_configuration_that_in_force_is_saved(tmp_path):
         ('{"ipu_model.version": "ipu3", "auto_select_ipus": "4"}', TypeError, r"`auto_select_ipus` takes exactly"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_name_and_the_attribute(tmp_path, text, kind, words, refused):
+def test_a_wrong_file_is_refused_with_its_name_and_the_attribute(tmp_path, text, kind, message, refused):
     file = tmp_path / "ipu.json"
     file.write_bytes(text.encode(errors="surrogateescape"))
-    refused(kind, rf"`{file}`.*{words}", load, file)
+    refused(kind, rf"`{file}`.*{message}", load, file)
 
 
 def test_what_is_no_path_or_no_configuration_is_refused(tmp_path, refused):

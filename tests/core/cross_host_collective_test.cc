@@ -1,4 +1,4 @@
-// Replicas of several workers get the results of replicas of one process, over every network.
+// Tests that replicas of several workers get the same results as replicas of one process, over every communicator.
 #include "tensorflow_ipu/kernels/collectives/cross_host_collective.h"
 
 #include <cstdint>
@@ -40,37 +40,37 @@ void Compare(int64_t workers, int64_t local, const Collective& collective, int64
   replica_group->Begin(all);
   for (int round = 0; round < 2; ++round) {
     std::vector<std::shared_ptr<Arrival>> expected;
-    std::vector<std::shared_ptr<Arrival>> found;
+    std::vector<std::shared_ptr<Arrival>> actual;
     for (int64_t replica = 0; replica < all; ++replica) {
       const Numbers values = ValuesOf(replica + round, count);
       expected.push_back(Bring(*site, replica, all, collective, values));
-      found.push_back(Bring(distributed_run.SiteOf(replica), replica, all, collective, values));
+      actual.push_back(Bring(distributed_run.SiteOf(replica), replica, all, collective, values));
     }
     for (int64_t replica = 0; replica < all; ++replica) {
-      const auto at = static_cast<std::size_t>(replica);
-      ASSERT_TRUE(expected[at]->Await() && found[at]->Gives(expected[at]->result));
+      const auto index = static_cast<std::size_t>(replica);
+      ASSERT_TRUE(expected[index]->Await() && actual[index]->HasResult(expected[index]->result));
     }
   }
 }
 
-TEST(CrossHostCollective, several_workers_do_what_one_does) {
+TEST(CrossHostCollective, several_workers_compute_what_one_worker_computes) {
   for (const Kind kind :
        {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll, Kind::kBroadcast}) {
     Compare(3, 2, {kind, Reduction::kMean, {}, 0}, 12);
-    Compare(2, 3, {kind, Reduction::kSum, {2, false}, 1}, 4);  // Groups begin in the midst of a worker.
-    Compare(4, 2, {kind, Reduction::kMax, {4, true}, 2}, 8);   // Groups have replicas of all of the workers.
+    Compare(2, 3, {kind, Reduction::kSum, {2, false}, 1}, 4);  // Groups begin in the middle of a worker.
+    Compare(4, 2, {kind, Reduction::kMax, {4, true}, 2}, 8);   // Groups have replicas of all workers.
   }
 }
 
-TEST(CrossHostCollective, nothing_to_exchange_is_exchanged_at_once) {
+TEST(CrossHostCollective, collectives_without_data_complete_at_once) {
   for (const Kind kind : {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter}) {
     Compare(2, 2, {kind, Reduction::kSum, {}, 0}, 0);
   }
-  Compare(2, 2, {Kind::kAllReduce, Reduction::kLocal, {}, 0}, 9);  // Has operands, and no messages.
+  Compare(2, 2, {Kind::kAllReduce, Reduction::kLocal, {}, 0}, 9);  // It has operands, but no messages.
 }
 
-// Small chunks cut large operands into many, which three workers reduce in halves.
-TEST(CrossHostCollective, large_operands_cross_in_bundles) {
+// Small chunks cut large operands into many pieces, which three workers reduce in halves.
+TEST(CrossHostCollective, large_operands_are_sent_in_chunks) {
   core::SetChunkBytes(std::size_t{1} << 17);
   for (const Kind kind :
        {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll, Kind::kBroadcast}) {
@@ -81,7 +81,7 @@ TEST(CrossHostCollective, large_operands_cross_in_bundles) {
   core::SetChunkBytes(0);
 }
 
-// Sums of float16 that would be infinite, or lose small terms, if they were rounded in between.
+// Sums of float16 that would be infinite, or lose small terms, if intermediate results were rounded.
 TEST(CrossHostCollective, halves_accumulate_as_floats_over_all_workers) {
   constexpr uint16_t kLarge = 0x7800;  // 32768.
   constexpr uint16_t kNegative = 0xf800;
@@ -102,7 +102,7 @@ TEST(CrossHostCollective, halves_accumulate_as_floats_over_all_workers) {
   for (const uint16_t result : results) EXPECT_EQ(result, 0);
 }
 
-// Each worker's floats are summed in one order, so that all have the same bits.
+// All workers sum the floats in the same order, so that their results have the same bits.
 TEST(CrossHostCollective, sums_are_equal_to_the_bit_on_all_workers) {
   core::SetChunkBytes(std::size_t{1} << 17);
   constexpr int64_t kWorkers = 3;
@@ -138,7 +138,7 @@ TEST(CrossHostCollective, many_collectives_follow_each_other) {
     for (int64_t replica = 0; replica < 4; ++replica) {
       threads.Start([&distributed_run, replica] {
         for (int64_t step = 0; step < 300; ++step) {
-          ASSERT_TRUE(distributed_run.ArriveAt(replica, {step + replica})->Gives({4 * step + 6}));
+          ASSERT_TRUE(distributed_run.ArriveAt(replica, {step + replica})->HasResult({4 * step + 6}));
         }
       });
     }

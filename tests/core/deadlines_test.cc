@@ -1,4 +1,4 @@
-// Deadlines: each call runs once, in the order of times, unless it is removed.
+// Tests that each call of a deadline runs once, in the order of times, unless it is removed.
 #include "tensorflow_ipu/kernels/support/threads.h"
 
 #include <chrono>
@@ -18,31 +18,31 @@ using std::chrono::hours;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Blocks the thread of the deadlines while it lives, so that all deadlines that are added meanwhile are there when the
-// first one is due.
+// Blocks the thread of the deadlines while it exists, so that all deadlines added in the meantime exist when the first
+// one is due.
 class Busy {
  public:
   Busy() {
     Deadlines::Global().Add(Clock::now(), [this] {
-      came_.Add();
-      EXPECT_TRUE(go_on_.Await());
-      gone_.Add();
+      started_.Add();
+      EXPECT_TRUE(released_.Await());
+      ended_.Add();
     });
-    EXPECT_TRUE(came_.Await());
+    EXPECT_TRUE(started_.Await());
   }
 
   ~Busy() {
-    go_on_.Add();
-    EXPECT_TRUE(gone_.Await());
+    released_.Add();
+    EXPECT_TRUE(ended_.Await());
   }
 
  private:
-  Count came_;
-  Count go_on_;
-  Count gone_;
+  Count started_;
+  Count released_;
+  Count ended_;
 };
 
-TEST(Deadlines, calls_come_due_in_the_order_of_their_times_and_not_before) {
+TEST(Deadlines, calls_run_in_the_order_of_their_times_and_not_before) {
   std::vector<int> order;  // Written on the thread of the deadlines.
   Count due;
   const Clock::time_point start = Clock::now();
@@ -63,7 +63,7 @@ TEST(Deadlines, calls_come_due_in_the_order_of_their_times_and_not_before) {
   EXPECT_TRUE(order == std::vector<int>({1, 2, 3}));
 }
 
-TEST(Deadlines, calls_of_one_time_come_due_in_the_order_of_their_adding) {
+TEST(Deadlines, calls_with_the_same_time_run_in_the_order_of_their_addition) {
   std::vector<int> order;
   Count due;
   const Clock::time_point when = Clock::now() + milliseconds(10);
@@ -77,7 +77,7 @@ TEST(Deadlines, calls_of_one_time_come_due_in_the_order_of_their_adding) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(order[i], i);
 }
 
-TEST(Deadlines, a_past_or_near_time_does_not_wait_for_a_far_one_that_came_before) {
+TEST(Deadlines, a_past_or_near_time_does_not_wait_for_an_earlier_added_far_one) {
   const Deadlines::Ticket far = Deadlines::Global().Add(Clock::now() + hours(1), [] {});
   for (const milliseconds wait : {milliseconds(hours(-1)), milliseconds(1)}) {
     Count due;
@@ -87,7 +87,7 @@ TEST(Deadlines, a_past_or_near_time_does_not_wait_for_a_far_one_that_came_before
   Deadlines::Global().Remove(far);
 }
 
-TEST(Deadlines, what_is_taken_back_never_runs_and_its_captures_go) {
+TEST(Deadlines, a_removed_call_never_runs_and_its_captures_are_released) {
   Count ran;
   Count after;
   auto held = std::make_shared<int>(0);
@@ -105,7 +105,7 @@ TEST(Deadlines, what_is_taken_back_never_runs_and_its_captures_go) {
   Deadlines::Global().Remove(ticket);
 }
 
-TEST(Deadlines, a_due_call_may_add_and_take_back) {
+TEST(Deadlines, a_due_call_may_add_and_remove_calls) {
   Count done;
   int runs = 0;
   Deadlines::Ticket self;
@@ -123,8 +123,8 @@ TEST(Deadlines, a_due_call_may_add_and_take_back) {
   EXPECT_TRUE(done.Await());
 }
 
-// What a call captures may be the last to hold a queue, whose destructor removes other deadlines.
-TEST(Deadlines, captures_that_use_the_deadlines_when_they_go_lock_nothing_up) {
+// A call's captures may own the last reference to a queue, whose destructor removes other deadlines.
+TEST(Deadlines, captures_whose_destructors_use_the_deadlines_cause_no_deadlock) {
   Count gone;
   const auto held = [&gone] {
     const Deadlines::Ticket other = Deadlines::Global().Add(Clock::now() + hours(1), [] {});
@@ -141,7 +141,7 @@ TEST(Deadlines, captures_that_use_the_deadlines_when_they_go_lock_nothing_up) {
   EXPECT_TRUE(gone.Await(2));
 }
 
-TEST(Deadlines, threads_that_add_and_take_back_at_once_lose_no_call) {
+TEST(Deadlines, threads_that_add_and_remove_concurrently_lose_no_call) {
   constexpr int kThreads = 4;
   constexpr int kEach = 200;
   Count due;

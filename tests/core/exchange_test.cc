@@ -1,4 +1,5 @@
-// The elements that each kind of collective moves between replicas of one process and of several, against plain loops.
+// Compares the elements that each kind of collective moves, between replicas of one process and of several, with plain
+// loops.
 #include "tensorflow_ipu/kernels/collectives/exchange.h"
 
 #include <algorithm>
@@ -55,26 +56,26 @@ TEST(Exchange, each_kind_moves_its_elements) {
                Rows{{3, 4}, {3, 4}, {3, 4}}));
 }
 
-TEST(Exchange, reduce_scatter_fills_up_with_zeros) {
+TEST(Exchange, reduce_scatter_pads_with_zeros) {
   EXPECT_TRUE((Exchanged(Of(Kind::kReduceScatter), {{1, 2, 3}, {10, 20, 30}}, 2) == Rows{{11, 22}, {33, 0}}));
   EXPECT_TRUE((Exchanged(Of(Kind::kReduceScatter), {{1}, {2}, {3}}, 1) == Rows{{6}, {0}, {0}}));
   EXPECT_TRUE((Exchanged(Of(Kind::kReduceScatter), {{}, {}}, 0) == Rows{{}, {}}));
 }
 
-TEST(Exchange, local_keeps_what_is_the_replicas_own) {
+TEST(Exchange, local_keeps_the_values_of_the_replica) {
   EXPECT_TRUE(
       (Exchanged(Of(Kind::kReduceScatter, Reduction::kLocal), {{1, 2, 3}, {4, 5, 6}}, 2) == Rows{{1, 2}, {6, 0}}));
   EXPECT_TRUE((Exchanged(Of(Kind::kAllReduce, Reduction::kLocal), {{1, 2}, {4, 5}}, 2) == Rows{{1, 2}, {4, 5}}));
 }
 
-TEST(Exchange, a_replica_that_is_alone_keeps_what_it_has) {
+TEST(Exchange, a_single_replica_keeps_its_values) {
   for (const Kind kind :
        {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll, Kind::kBroadcast}) {
     EXPECT_TRUE((Exchanged(Of(kind, Reduction::kMean), {{1, 2, 3}}, 3) == Rows{{1, 2, 3}}));
   }
 }
 
-TEST(Exchange, many_threads_do_what_one_does) {
+TEST(Exchange, many_threads_compute_what_one_thread_computes) {
   constexpr std::size_t kCount = 100003;
   Rows inputs;
   for (int32_t r = 0; r < 4; ++r) {
@@ -90,7 +91,7 @@ TEST(Exchange, many_threads_do_what_one_does) {
   EXPECT_EQ(Exchanged(Of(Kind::kAllToAll), inputs, 100000, 4), Exchanged(Of(Kind::kAllToAll), inputs, 100000));
 }
 
-// How a type is stored, and what it accumulates in.
+// The stored type of a value, and the type in which it is accumulated.
 template <typename T, typename Wide = T>
 struct Plain {
   using Stored = T;
@@ -131,7 +132,7 @@ Held Together(Reduction reduction, Held a, Held b) {
   }
 }
 
-// ((x0 + x1) + (x2 + x3)) + ... of replicas by share.
+// Computes ((x0 + x1) + (x2 + x3)) + ... of the replicas by share.
 template <typename Held>
 Held Reduced(Reduction reduction, const std::vector<Share>& shares, const std::vector<Held>& values) {
   std::optional<Held> all;
@@ -143,7 +144,7 @@ Held Reduced(Reduction reduction, const std::vector<Share>& shares, const std::v
   return reduction == Reduction::kMean ? *all / static_cast<Held>(values.size()) : *all;
 }
 
-// The definition, element by element.
+// Computes an element by the definition of the collective.
 template <typename Type>
 typename Type::Stored Expected(const Collective& collective, const std::vector<Share>& shares,
                                const std::vector<std::vector<typename Type::Stored>>& inputs, int64_t to, int64_t at) {
@@ -171,7 +172,7 @@ typename Type::Stored Expected(const Collective& collective, const std::vector<S
   return Type::Store(Reduced(collective.reduction, shares, values));
 }
 
-// Does what workers do with a chunk: all messages are packed before a result is written.
+// Processes a chunk like the workers do: all messages are packed before a result is written.
 void Deliver(const std::vector<Exchange>& exchanges, int64_t number, bool halves) {
   const std::size_t count = exchanges.size();
   for (const bool second : {false, true}) {
@@ -200,7 +201,8 @@ void Deliver(const std::vector<Exchange>& exchanges, int64_t number, bool halves
   }
 }
 
-// Several operands, of which some lie in one chunk, and others in several, of which each other one is done in halves.
+// Compares several operands, some of which fit into one chunk while others span several. Every second chunk is reduced
+// in halves.
 template <typename Type>
 void Compare(const Collective& collective, DataType type, const std::vector<int64_t>& replicas) {
   using Stored = typename Type::Stored;
@@ -221,13 +223,13 @@ void Compare(const Collective& collective, DataType type, const std::vector<int6
     if (collective.kind == Kind::kReduceScatter) output_count = (count + ranks - 1) / ranks;
     inputs.emplace_back(ranks, std::vector<Stored>(static_cast<std::size_t>(count)));
     for (auto& of_rank : inputs.back()) {
-      for (Stored& one : of_rank) {
+      for (Stored& value : of_rank) {
         state = state * 1664525u + 1013904223u;
         const uint32_t bits = state >> 16;
         if constexpr (std::is_floating_point_v<typename Type::Held>) {
-          one = Type::Store(static_cast<typename Type::Held>(bits) / 700 - 40);
+          value = Type::Store(static_cast<typename Type::Held>(bits) / 700 - 40);
         } else {
-          one = static_cast<Stored>(type == DataType::kBool ? bits % 2 : bits);
+          value = static_cast<Stored>(type == DataType::kBool ? bits % 2 : bits);
         }
       }
     }
@@ -285,7 +287,7 @@ void CompareAll(DataType type, const std::vector<Reduction>& reductions) {
   }
 }
 
-TEST(Exchange, replicas_of_one_process_and_of_several_get_what_is_defined_to_the_bit) {
+TEST(Exchange, results_equal_the_definition_to_the_bit_in_one_process_and_in_several) {
   const std::vector<Reduction> all = {Reduction::kSum, Reduction::kMean, Reduction::kProduct,
                                       Reduction::kMin, Reduction::kMax,  Reduction::kLocal};
   CompareAll<Plain<float>>(DataType::kF32, all);
@@ -313,7 +315,7 @@ TEST(Exchange, operands_of_many_types_and_sizes_are_exchanged_at_once) {
   EXPECT_EQ(double_sums[1][0], 1.0);
 }
 
-TEST(Exchange, what_does_not_suit_is_refused) {
+TEST(Exchange, operands_that_do_not_fit_are_rejected) {
   std::vector<int32_t> three(3);
   std::vector<int32_t> six(6);
   EXPECT_TRUE(CheckOperands(Of(Kind::kAllGather), 2, {OperandOf(three, six)}).ok());

@@ -1,4 +1,4 @@
-// The executor: no task waits for another, and each runs once.
+// Tests that no task of the executor waits for another, and that each runs once.
 #include "tensorflow_ipu/kernels/support/threads.h"
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace tensorflow_ipu::core;
 
-TEST(Executor, a_task_that_blocks_holds_no_other_up) {
+TEST(Executor, a_task_that_blocks_delays_no_other) {
   check::Count release;
   check::Count blocked_ends;
   check::Count other_ran;
@@ -30,7 +30,7 @@ TEST(Executor, a_task_that_blocks_holds_no_other_up) {
   EXPECT_TRUE(blocked_ends.Await());
 }
 
-TEST(Executor, every_task_runs_once_whoever_hands_it_in) {
+TEST(Executor, every_task_runs_once_on_whatever_thread_it_was_submitted) {
   constexpr int kTasks = 200;
   std::vector<std::atomic<int>> runs(kTasks);
   check::Count done;
@@ -46,7 +46,7 @@ TEST(Executor, every_task_runs_once_whoever_hands_it_in) {
   }
   EXPECT_TRUE(done.Await(2 * kTasks));
   EXPECT_TRUE(Executor::Global().AwaitIdle(check::kDeadline));
-  for (const std::atomic<int>& each : runs) EXPECT_EQ(each.load(), 2);
+  for (const std::atomic<int>& task_runs : runs) EXPECT_EQ(task_runs.load(), 2);
 }
 
 TEST(Executor, many_tasks_that_wait_for_each_other_all_run) {
@@ -63,8 +63,8 @@ TEST(Executor, many_tasks_that_wait_for_each_other_all_run) {
   EXPECT_TRUE(done.Await(kTasks));
 }
 
-// Repeated: a thread that has done its task takes another one a little later.
-TEST(Executor, a_thread_that_has_nothing_to_do_gets_the_next_task) {
+// Repeated, because a thread that has finished its task takes another one a little later.
+TEST(Executor, an_idle_thread_gets_the_next_task) {
   std::set<std::thread::id> threads;
   EXPECT_TRUE(check::Becomes([&] {
     check::Count done;
@@ -78,8 +78,8 @@ TEST(Executor, a_thread_that_has_nothing_to_do_gets_the_next_task) {
 }
 
 #if defined(__x86_64__)
-// A regression: a program that continued after a wait had other results for subnormal numbers.
-TEST(Executor, tasks_flush_subnormal_numbers_whoever_hands_them_in) {
+// A regression: a program that continued after a wait had other results for subnormal values.
+TEST(Executor, tasks_flush_subnormal_values_on_whatever_thread_they_were_submitted) {
   const unsigned before = __builtin_ia32_stmxcsr();
   for (const unsigned flush : {0x0000u, 0x8040u}) {
     __builtin_ia32_ldmxcsr((before & ~0x8040u) | flush);
@@ -89,7 +89,7 @@ TEST(Executor, tasks_flush_subnormal_numbers_whoever_hands_them_in) {
     for (int task = 0; task < kTasks; ++task) {
       Executor::Global().Run([&](const absl::Status&) {
         running.Add();
-        EXPECT_TRUE(running.Await(kTasks));  // So that new threads start for some.
+        EXPECT_TRUE(running.Await(kTasks));  // So new threads start for some of them.
         EXPECT_EQ(__builtin_ia32_stmxcsr() & 0x8040u, 0x8040u);
         done.Add();
       });
@@ -100,13 +100,13 @@ TEST(Executor, tasks_flush_subnormal_numbers_whoever_hands_them_in) {
 }
 #endif
 
-TEST(Executor, what_a_task_holds_goes_when_it_has_run) {
+TEST(Executor, captures_of_a_task_are_released_after_its_run) {
   check::Count gone;
   Executor::Global().Run([held = check::Held(gone)](const absl::Status&) {});
   EXPECT_TRUE(gone.Await());
 }
 
-TEST(Executor, what_is_to_run_after_a_task_runs_then_in_order_on_its_thread) {
+TEST(Executor, tasks_added_by_run_after_this_run_in_order_on_the_same_thread) {
   check::Count ran;
   std::vector<int> order;
   std::set<std::thread::id> threads;
@@ -130,7 +130,7 @@ TEST(Executor, what_is_to_run_after_a_task_runs_then_in_order_on_its_thread) {
   EXPECT_EQ(threads.size(), std::size_t{1});
 }
 
-// Repeated: a thread of an earlier test may come first.
+// Repeated, because a thread of an earlier test may be faster.
 TEST(Executor, a_thread_that_spins_takes_the_next_task) {
   if (std::thread::hardware_concurrency() < 2) return;
   EXPECT_TRUE(check::Becomes([] {
@@ -153,24 +153,24 @@ TEST(Executor, a_thread_that_spins_takes_the_next_task) {
   }));
 }
 
-TEST(Executor, a_task_that_gets_no_thread_learns_that_and_idle_is_reached) {
+TEST(Executor, a_task_without_a_thread_gets_an_error_and_the_executor_becomes_idle) {
   EXPECT_TRUE(Deadlines::Global().Prepare().ok());
   check::Count refused;
-  check::Count heard;
+  check::Count called;
   check::Count release;
   {
     const check::NoThreads none;
-    // Idle threads of earlier tests take a task each, and keep it.
+    // Idle threads of earlier tests take one task each, and keep it.
     for (int task = 0; task < 5000 && refused.value() == 0; ++task) {
       Executor::Global().Run([&](const absl::Status& started) {
         if (!started.ok()) {
           EXPECT_EQ(started.code(), absl::StatusCode::kResourceExhausted);
           refused.Add();
         }
-        heard.Add();
+        called.Add();
         if (started.ok()) EXPECT_TRUE(release.Await());
       });
-      ASSERT_TRUE(heard.Await(task + 1));
+      ASSERT_TRUE(called.Await(task + 1));
     }
   }
   EXPECT_EQ(refused.value(), 1);
@@ -178,13 +178,13 @@ TEST(Executor, a_task_that_gets_no_thread_learns_that_and_idle_is_reached) {
   EXPECT_TRUE(Executor::Global().AwaitIdle(check::kDeadline));
 }
 
-TEST(Executor, idle_is_when_no_task_is_left) {
+TEST(Executor, the_executor_is_idle_when_no_task_is_left) {
   check::Count go;
   Executor::Global().Run([&go](const absl::Status&) { EXPECT_TRUE(go.Await()); });
   EXPECT_FALSE(Executor::Global().AwaitIdle(check::kMoment));
   go.Add();
   EXPECT_TRUE(Executor::Global().AwaitIdle(check::kDeadline));
-  Executor::Global().AwaitSpinningThread(check::kMoment);  // No thread spins, and the wait has an end.
+  Executor::Global().AwaitSpinningThread(check::kMoment);  // No thread spins, and the wait ends.
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// An MPI library whose processes are objects of this one: a handle of a communicator stands for one rank of it.
+// An MPI library whose processes are objects of this process. A handle of a communicator represents one rank of it.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@ using tensorflow_ipu::core::MpiCommunicator;
 using tensorflow_ipu::core::MpiJoin;
 using tensorflow_ipu::core::MpiLibrary;
 
-// Messages are delivered in the order of their calls, and a send is done once it was received, as for large messages.
+// Messages are delivered in the order of their calls. A send completes when the message was received, as for large
+// messages.
 class FakeMpi {
  public:
   static constexpr int kFailure = 15;
@@ -44,7 +45,7 @@ class FakeMpi {
     for (int rank = 0; rank < size; ++rank) members_.push_back({this, rank});
   }
 
-  // The library as the process of this rank sees it.
+  // Returns the library as seen by the process of this rank.
   MpiLibrary Of(int rank) {
     MpiLibrary mpi;
     mpi.world = reinterpret_cast<MpiLibrary::Handle>(&members_[static_cast<std::size_t>(rank)]);
@@ -89,13 +90,13 @@ class FakeMpi {
     return mpi;
   }
 
-  // All later calls of tests fail.
+  // Makes all later calls of tests fail.
   void Break() {
     const std::lock_guard<std::mutex> lock(mutex_);
     broken_ = true;
   }
 
-  // Requests that are not done.
+  // Returns the number of requests that are not done.
   std::size_t open() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return pending_.size();
@@ -162,11 +163,11 @@ class FakeMpi {
   std::vector<Member> members_;
   std::mutex mutex_;
   std::list<std::shared_ptr<Request>> pending_;
-  std::list<Handle> handles_;  // Kept, as processes leave requests behind.
+  std::list<Handle> handles_;  // Kept, since processes may end with open requests.
   bool broken_ = false;
 };
 
-// The communicators of all ranks, which have joined.
+// Returns the communicators of all ranks, after they have joined.
 inline std::vector<std::shared_ptr<MpiCommunicator>> JoinedCommunicators(
     FakeMpi& world, const std::vector<Communicator::Answer>& answers) {
   std::vector<std::unique_ptr<MpiJoin>> joins(answers.size());
@@ -175,7 +176,7 @@ inline std::vector<std::shared_ptr<MpiCommunicator>> JoinedCommunicators(
     const absl::Status status = MpiJoin::Begin(library, library.world, "process " + std::to_string(rank), &joins[rank]);
     if (!status.ok()) return {};
   }
-  std::vector<std::shared_ptr<MpiCommunicator>> made;
+  std::vector<std::shared_ptr<MpiCommunicator>> communicators;
   for (std::size_t joined_ranks = 0; joined_ranks < joins.size();) {
     joined_ranks = 0;
     for (const auto& join : joins) {
@@ -186,9 +187,9 @@ inline std::vector<std::shared_ptr<MpiCommunicator>> JoinedCommunicators(
   }
   for (std::size_t rank = 0; rank < joins.size(); ++rank) {
     absl::Status status;
-    made.push_back(MpiCommunicator::Make(*joins[rank], answers[rank], &status));
+    communicators.push_back(MpiCommunicator::Make(*joins[rank], answers[rank], &status));
   }
-  return made;
+  return communicators;
 }
 
 }  // namespace check

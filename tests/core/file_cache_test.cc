@@ -1,5 +1,5 @@
-// Cached files are read as they were written, or count as missing. The least recently used ones are removed, and
-// nothing else.
+// Tests that cached files are read as they were written, or count as missing, and that only the least recently used
+// ones are removed.
 #include "tensorflow_ipu/kernels/support/file_cache.h"
 
 #include <fcntl.h>
@@ -28,10 +28,10 @@ using tensorflow_ipu::core::Unpacked;
 
 constexpr int64_t kMany = 1 << 20;
 
-// A name as the cache takes them.
+// Returns a name in the cache's format.
 std::string Name(char digit) { return std::string(32, digit); }
 
-// A folder that does not exist yet, and is removed with the test.
+// A path in a new folder. The path does not exist yet, and the folder is removed with this object.
 struct Folder {
   Folder() {
     std::string pattern = (fs::temp_directory_path() / "file_cache_XXXXXX").string();
@@ -53,7 +53,7 @@ void Age(const fs::path& path, int minutes) {
   fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::minutes(minutes));
 }
 
-TEST(FileCache, what_was_written_is_read) {
+TEST(FileCache, written_contents_are_read) {
   const Folder folder;
   const FileCache cache(folder.below(), kMany);
   EXPECT_FALSE(cache.Read(Name('1'), "key"));
@@ -65,7 +65,7 @@ TEST(FileCache, what_was_written_is_read) {
   EXPECT_EQ(FilesIn(folder.below()), 2);
 }
 
-TEST(FileCache, a_damaged_file_is_as_none) {
+TEST(FileCache, a_damaged_file_counts_as_missing) {
   const Folder folder;
   const FileCache cache(folder.below(), kMany);
   const fs::path path = folder.file('1');
@@ -83,8 +83,9 @@ TEST(FileCache, a_damaged_file_is_as_none) {
   }
 }
 
-// The checksum covered the contents alone: a file that was copied under another name gave another program's results.
-TEST(FileCache, a_file_under_the_name_of_another_program_is_as_none_and_is_replaced) {
+// A regression: the checksum covered only the contents, so a file that was copied under another name gave another
+// program's results.
+TEST(FileCache, a_file_under_the_name_of_another_program_counts_as_missing_and_is_replaced) {
   const Folder folder;
   const FileCache cache(folder.below(), kMany);
   EXPECT_TRUE(cache.Write(Name('1'), "key|one", "first"));
@@ -97,8 +98,9 @@ TEST(FileCache, a_file_under_the_name_of_another_program_is_as_none_and_is_repla
   EXPECT_FALSE(Unpacked("", ""));
 }
 
-// A folder under a file's name ended the process by an exception, a link was followed, and a pipe was waited for.
-TEST(FileCache, what_is_no_regular_file_is_as_none_and_nobody_waits_for_it) {
+// A regression: a folder under a file's name ended the process by an exception, a link was followed, and a pipe was
+// waited for.
+TEST(FileCache, a_path_that_is_no_regular_file_counts_as_missing_without_a_wait) {
   const Folder folder;
   const FileCache cache(folder.below(), kMany);
   EXPECT_TRUE(cache.Write(Name('1'), "key", "first"));
@@ -115,7 +117,7 @@ TEST(FileCache, what_is_no_regular_file_is_as_none_and_nobody_waits_for_it) {
   EXPECT_EQ(FilesIn(folder.below()), 4);
 }
 
-TEST(FileCache, a_file_that_others_may_write_is_as_none_unless_they_are_trusted) {
+TEST(FileCache, a_file_that_others_may_write_counts_as_missing_unless_they_are_trusted) {
   const Folder folder;
   const FileCache cache(folder.below(), kMany);
   const FileCache trusting(folder.below(), kMany, /*trusting=*/true);
@@ -124,13 +126,13 @@ TEST(FileCache, a_file_that_others_may_write_is_as_none_unless_they_are_trusted)
   fs::permissions(folder.file('1'), fs::perms::group_write, fs::perm_options::add);
   EXPECT_FALSE(cache.Read(Name('1'), "key"));
   EXPECT_EQ(trusting.Read(Name('1'), "key"), "first");
-  if (geteuid() != 0) return;  // Only root may give a file to somebody.
+  if (geteuid() != 0) return;  // Only root may change the owner of a file.
   EXPECT_EQ(chown(folder.file('2').c_str(), 12345, 12345), 0);
   EXPECT_FALSE(cache.Read(Name('2'), "key"));
   EXPECT_EQ(trusting.Read(Name('2'), "key"), "second");
 }
 
-TEST(FileCache, files_can_be_read_by_those_who_may_read_the_folder_and_written_by_nobody_else) {
+TEST(FileCache, users_who_may_read_the_folder_may_read_files_but_not_write_them) {
   const Folder folder;
   const auto permissions_in = [&](fs::perms of_folder, bool trusting) {
     fs::create_directories(folder.below());
@@ -141,11 +143,11 @@ TEST(FileCache, files_can_be_read_by_those_who_may_read_the_folder_and_written_b
   const fs::perms group = fs::perms::owner_all | fs::perms::group_all;
   EXPECT_EQ(permissions_in(fs::perms::owner_all, false), 0600);
   EXPECT_EQ(permissions_in(fs::perms::owner_all | fs::perms::group_read | fs::perms::others_read, false), 0644);
-  EXPECT_EQ(permissions_in(group, false), 0600);  // Of no use to the group, which does not load it.
+  EXPECT_EQ(permissions_in(group, false), 0600);  // The group cannot use the file, because it would not load it.
   EXPECT_EQ(permissions_in(group, true), 0640);
 }
 
-TEST(FileCache, the_least_recently_used_make_room) {
+TEST(FileCache, the_least_recently_used_files_are_removed) {
   const Folder folder;
   const FileCache cache(folder.below(), 3500);
   const std::string contents(1000, 'x');
@@ -157,12 +159,12 @@ TEST(FileCache, the_least_recently_used_make_room) {
   EXPECT_TRUE(cache.Write(Name('d'), "key", contents));
   EXPECT_FALSE(cache.Read(Name('b'), "key"));
   for (const char digit : {'a', 'c', 'd'}) EXPECT_TRUE(cache.Read(Name(digit), "key").has_value());
-  EXPECT_TRUE(cache.Write(Name('e'), "key", std::string(5000, 'x')));  // The newest stays, whatever its size.
+  EXPECT_TRUE(cache.Write(Name('e'), "key", std::string(5000, 'x')));  // The newest file is kept, whatever its size.
   EXPECT_TRUE(cache.Read(Name('e'), "key").has_value());
   EXPECT_EQ(FilesIn(folder.below()), 1);
 }
 
-// All old `*.tmp` were removed, whoever had written them, and empty folders too.
+// A regression: all old `*.tmp` files were removed, even those of other programs, and empty folders too.
 TEST(FileCache, only_files_of_the_cache_are_removed) {
   const Folder folder;
   const FileCache cache(folder.below(), 1);
@@ -178,7 +180,7 @@ TEST(FileCache, only_files_of_the_cache_are_removed) {
   for (const auto& entry : fs::directory_iterator(folder.below())) {
     if (entry.path().filename() != fresh) Age(entry.path(), 120);
   }
-  EXPECT_TRUE(cache.Write(Name('0'), "key", "b"));  // Removes what was written first, by its size.
+  EXPECT_TRUE(cache.Write(Name('0'), "key", "b"));  // Removes the first file, because of its size.
   EXPECT_FALSE(fs::exists(folder.file('a')));
   EXPECT_FALSE(fs::exists(fs::path(folder.below()) / left));
   EXPECT_TRUE(fs::exists(fs::path(folder.below()) / fresh));
@@ -194,8 +196,8 @@ TEST(FileCache, a_folder_that_cannot_be_written_is_no_error) {
   EXPECT_FALSE(cache.Read(Name('1'), "key"));
 }
 
-// The limit of a file's size stands for a disk that is full in the middle of a file.
-TEST(FileCache, a_full_disk_leaves_the_last_file_and_no_half_one) {
+// The limit of a file's size simulates a disk that becomes full in the middle of a file.
+TEST(FileCache, a_full_disk_keeps_the_last_file_and_leaves_no_incomplete_one) {
   const Folder folder;
   const FileCache cache(folder.below(), kMany);
   EXPECT_TRUE(cache.Write(Name('1'), "key", "first"));
@@ -212,7 +214,7 @@ TEST(FileCache, a_full_disk_leaves_the_last_file_and_no_half_one) {
   EXPECT_EQ(FilesIn(folder.below()), 1);
 }
 
-TEST(FileCache, threads_see_whole_files) {
+TEST(FileCache, threads_read_complete_files) {
   const Folder folder;
   const FileCache cache(folder.below(), 200000);
   check::OnThreads(4, [&](int thread) {

@@ -1,4 +1,4 @@
-// The groups of replicas, and which workers have which ranks.
+// Tests the groups of replicas, and their division among workers.
 #include "tensorflow_ipu/kernels/support/groups.h"
 
 #include <cstdint>
@@ -22,7 +22,7 @@ std::vector<std::vector<int64_t>> Members(const Grouping& grouping, int64_t repl
   return groups;
 }
 
-TEST(Groups, groups_are_of_neighbours_or_as_far_apart_as_there_are_groups) {
+TEST(Groups, groups_have_neighbours_or_replicas_at_the_distance_of_the_number_of_groups) {
   EXPECT_TRUE((Members({2, false}, 8) == std::vector<std::vector<int64_t>>{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
   EXPECT_TRUE((Members({2, true}, 8) == std::vector<std::vector<int64_t>>{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
   EXPECT_TRUE((Members({4, true}, 8) == std::vector<std::vector<int64_t>>{{0, 2, 4, 6}, {1, 3, 5, 7}}));
@@ -34,7 +34,7 @@ TEST(Groups, size_0_is_one_group_of_all) {
   }
 }
 
-TEST(Groups, every_replica_has_one_place_in_groups_of_every_size) {
+TEST(Groups, every_replica_is_in_one_group_of_every_size) {
   for (const int64_t replicas : {1, 2, 6, 16}) {
     for (int64_t size = 1; size <= replicas; ++size) {
       if (!Grouping{size, false}.Divides(replicas)) continue;
@@ -50,7 +50,7 @@ TEST(Groups, every_replica_has_one_place_in_groups_of_every_size) {
   }
 }
 
-TEST(Groups, only_a_size_that_divides_the_replicas_makes_groups) {
+TEST(Groups, only_a_divisor_of_the_number_of_replicas_is_a_group_size) {
   EXPECT_TRUE((Grouping{0, false}).Divides(3));
   EXPECT_TRUE((Grouping{4, false}).Divides(4));
   EXPECT_TRUE(!(Grouping{3, false}).Divides(4));
@@ -68,7 +68,7 @@ std::vector<Share> Counted(const Group& group, int64_t local) {
   return shares;
 }
 
-TEST(Groups, shares_are_what_counting_finds) {
+TEST(Groups, shares_match_counted_ones) {
   for (int64_t workers = 1; workers <= 4; ++workers) {
     for (int64_t local = 1; local <= 6; ++local) {
       const int64_t all = workers * local;

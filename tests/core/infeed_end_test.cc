@@ -1,4 +1,4 @@
-// How an infeed makes its pump wait for room, and how waits end.
+// Tests how an infeed makes its pump wait for room, and how waits end.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -51,7 +51,8 @@ TEST(InfeedEnd, close_ends_a_push_that_waits_and_all_later_ones) {
   EXPECT_TRUE(absl::StrContains(after.message(), "`queue`")) << after;
 }
 
-// Whether a queue of depth 1 ever holds two elements of this size when it runs full and then empty `rounds` times.
+// Returns true if a queue of depth 1 ever has two elements of this size, when it runs full and then empty `rounds`
+// times.
 bool GetsMoreRoom(std::size_t bytes, int rounds) {
   const auto queue = MakeQueue(1);
   Count pushed;
@@ -69,13 +70,13 @@ bool GetsMoreRoom(std::size_t bytes, int rounds) {
   return more;
 }
 
-TEST(InfeedEnd, small_elements_get_more_room_than_the_depth_where_the_queue_runs_full_and_empty) {
+TEST(InfeedEnd, small_elements_get_more_room_than_the_depth_if_the_queue_runs_full_and_empty) {
   EXPECT_TRUE(GetsMoreRoom(4, kDeadline / kMoment));
   EXPECT_FALSE(GetsMoreRoom(kLargeBytes, 5));
 }
 
-// The pump refills by halves; an incomplete row can be more than half, and nobody takes it.
-TEST(InfeedEnd, a_pump_that_waits_goes_on_where_no_whole_row_is_left) {
+// The pump refills by halves. An incomplete row can be more than half, and no program takes its elements.
+TEST(InfeedEnd, a_waiting_pump_continues_if_no_complete_row_is_left) {
   constexpr int64_t kReplicas = 4;
   const auto queue = MakeQueue(1);
   Pusher pusher(*queue, 2 * kReplicas);
@@ -116,7 +117,7 @@ TEST(InfeedEnd, a_wait_for_use_ends_with_the_first_take_or_with_the_queue) {
   }
 }
 
-TEST(InfeedEnd, the_end_leaves_what_is_ready_and_fails_those_who_wait_and_come_later) {
+TEST(InfeedEnd, the_end_keeps_ready_elements_and_fails_waiting_and_later_takes) {
   const auto queue = MakeQueue(2);
   EXPECT_TRUE(Push(*queue, 0).ok());
   queue->End(absl::Status{absl::StatusCode::kInvalidArgument, "the map failed"});
@@ -134,14 +135,14 @@ TEST(InfeedEnd, the_end_leaves_what_is_ready_and_fails_those_who_wait_and_come_l
   EXPECT_TRUE(waits_too->Fails(absl::StatusCode::kOutOfRange));
 }
 
-TEST(InfeedEnd, an_end_before_the_first_take_is_told_to_all_replicas) {
+TEST(InfeedEnd, an_end_before_the_first_take_is_reported_to_all_replicas) {
   const auto queue = MakeQueue(2);
   queue->End(absl::OutOfRangeError("over"));
   for (int replica = 0; replica < 3; ++replica)
     EXPECT_TRUE(Later(*queue, replica, 3)->Fails(absl::StatusCode::kOutOfRange));
 }
 
-TEST(InfeedEnd, close_drops_what_is_ready_and_fails_those_who_wait_and_come_later) {
+TEST(InfeedEnd, close_drops_ready_elements_and_fails_waiting_and_later_takes) {
   const auto queue = MakeQueue(2);
   auto element = std::make_shared<const int64_t>(7);
   const std::weak_ptr<const int64_t> alive = element;
@@ -157,7 +158,7 @@ TEST(InfeedEnd, close_drops_what_is_ready_and_fails_those_who_wait_and_come_late
   EXPECT_EQ(queue->ready(), 0);
 }
 
-// The element's destructor takes a lock that another thread holds while it calls the queue.
+// The element's destructor acquires a lock that another thread holds while it calls the queue.
 TEST(InfeedEnd, close_drops_elements_outside_of_its_lock) {
   const auto queue = MakeQueue(1);
   int64_t ready_in_the_element = -1;
@@ -170,7 +171,7 @@ TEST(InfeedEnd, close_drops_elements_outside_of_its_lock) {
   EXPECT_EQ(ready_in_the_element, 0);
 }
 
-TEST(InfeedEnd, an_interrupt_fails_those_who_wait_and_keeps_the_elements) {
+TEST(InfeedEnd, an_interrupt_fails_waiting_takes_and_keeps_the_elements) {
   const auto queue = MakeQueue(4);
   const auto later = Later(*queue);
   {
@@ -199,7 +200,7 @@ TEST(InfeedEnd, a_wait_that_reaches_the_limit_fails_and_loses_no_element) {
   EXPECT_EQ(Taken(*queue), 0);
 }
 
-TEST(InfeedEnd, the_limit_of_a_wait_fails_that_wait_alone) {
+TEST(InfeedEnd, the_limit_of_a_wait_fails_only_that_wait) {
   const auto queue = MakeQueue(2);
   const auto patient = Later(*queue);
   const auto hasty = [&] {
@@ -212,7 +213,7 @@ TEST(InfeedEnd, the_limit_of_a_wait_fails_that_wait_alone) {
   EXPECT_TRUE(patient->Gets(0));
 }
 
-TEST(InfeedEnd, what_is_delivered_holds_on_to_nothing_afterwards) {
+TEST(InfeedEnd, captures_of_a_delivery_are_released_afterwards) {
   const auto queue = MakeQueue(2);
   const WaitLimit limit(hours(1));  // The deadline is removed with its captures.
   const auto held = std::make_shared<int>(0);
@@ -223,7 +224,7 @@ TEST(InfeedEnd, what_is_delivered_holds_on_to_nothing_afterwards) {
   EXPECT_TRUE(Becomes([&] { return held.use_count() == 1; }));
 }
 
-TEST(InfeedEnd, a_queue_that_goes_answers_those_who_wait_and_its_deadlines_do_no_harm) {
+TEST(InfeedEnd, a_deleted_queue_fails_waiting_takes_and_its_deadlines_do_no_harm) {
   const WaitLimit limit(milliseconds(2));
   auto queue = MakeQueue(2);
   const auto later = Later(*queue);

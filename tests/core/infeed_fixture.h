@@ -1,4 +1,4 @@
-// Infeed queues of numbers.
+// Infeed queues of numbers, for tests.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace check {
 using Element = std::shared_ptr<const int64_t>;
 using Queue = tensorflow_ipu::core::Infeed<Element>;
 
-// Elements so large that a queue keeps no more of them than its depth.
+// The size of elements so large that a queue keeps no more of them than its depth.
 constexpr std::size_t kLargeBytes = std::size_t{1} << 24;
 
 constexpr int64_t kNothing = -1;
@@ -28,7 +28,7 @@ inline absl::Status Push(Queue& queue, int64_t number, std::size_t bytes = kLarg
   return queue.Push(std::make_shared<const int64_t>(number), bytes);
 }
 
-// The number that a Take gets, or kNothing.
+// Returns the number that a Take gets, or kNothing.
 inline int64_t Taken(Queue& queue, int64_t replica = 0, int64_t replicas = 1) {
   Element element;
   absl::Status why;
@@ -37,7 +37,7 @@ inline int64_t Taken(Queue& queue, int64_t replica = 0, int64_t replicas = 1) {
   return took == Queue::Took::kElement ? *element : kNothing;
 }
 
-// Why a Take fails.
+// Returns the error of a Take.
 inline absl::Status Failure(Queue& queue, int64_t replica = 0, int64_t replicas = 1) {
   Element element;
   absl::Status why;
@@ -63,7 +63,7 @@ class Pusher {
   Threads thread_;
 };
 
-// What a TakeLater got, once `done` is 1.
+// The result of a TakeLater, once `done` is 1.
 struct Delivery {
   bool Gets(int64_t number) { return done.Await() && why.ok() && *element == number; }
   bool Fails(absl::StatusCode code) { return done.Await() && why.code() == code && element == nullptr; }

@@ -1,5 +1,5 @@
-// An infeed under concurrent pushes, takes, interrupts and closes: each element goes to one taker, and each taker is
-// called once.
+// Tests an infeed under concurrent pushes, takes, interrupts and closes: each element goes to one taker, and each taker
+// is called once.
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -19,8 +19,8 @@ using check::Count;
 using namespace check;
 using namespace tensorflow_ipu::core;
 
-// Takes one replica's elements as a program does: at once, after a spin, or later. It retries a failed wait, unless the
-// queue has ended. Its functions run one at a time, on the threads of the callbacks.
+// Takes one replica's elements like a program does: at once, after a spin, or later. It retries a failed wait, unless
+// the queue has ended. Its functions run one at a time, on the threads of the callbacks.
 class Program : public std::enable_shared_from_this<Program> {
  public:
   Program(std::shared_ptr<Queue> queue, int64_t replica, int64_t replicas, Count* ended)
@@ -40,12 +40,12 @@ class Program : public std::enable_shared_from_this<Program> {
     }
   }
 
-  // Read once the program has ended.
+  // Valid once the program has ended.
   const std::vector<int64_t>& numbers() const { return numbers_; }
   int64_t failed_waits() const { return failed_waits_; }
 
  private:
-  // Returns whether the program continues.
+  // Returns true if the program continues.
   bool Accept(const absl::Status& why, const Element& element) {
     EXPECT_EQ(why.ok(), (element != nullptr));
     if (element != nullptr) {
@@ -68,7 +68,7 @@ class Program : public std::enable_shared_from_this<Program> {
   int64_t failed_waits_ = 0;
 };
 
-// Replica r must have got r, r + replicas, r + 2 * replicas, and so on.
+// Checks that replica r got r, r + replicas, r + 2 * replicas, and so on.
 void CheckNumbers(const Program& program, int64_t replica, int64_t replicas, int64_t rows) {
   EXPECT_EQ(static_cast<int64_t>(program.numbers().size()), rows);
   for (std::size_t row = 0; row < program.numbers().size(); ++row) {
@@ -76,8 +76,8 @@ void CheckNumbers(const Program& program, int64_t replica, int64_t replicas, int
   }
 }
 
-// Pushes `elements` to a queue that programs of `replicas` replicas empty, while `meanwhile` runs until they have
-// ended.
+// Pushes `elements` to a queue that the programs of `replicas` replicas empty. `meanwhile` runs repeatedly until they
+// have ended.
 void PushThrough(int64_t depth, int64_t replicas, int64_t elements, std::size_t bytes,
                  const std::function<void(Queue&)>& meanwhile) {
   const auto queue = MakeQueue(depth);
@@ -115,7 +115,7 @@ TEST(InfeedStress, one_program_gets_every_element_once_and_in_order) {
   });
 }
 
-TEST(InfeedStress, small_elements_pass_as_surely_when_the_queue_makes_them_more_room) {
+TEST(InfeedStress, small_elements_arrive_once_and_in_order_while_the_queue_grows) {
   for (const std::size_t bytes : {4, 8192, 65536}) {
     PushThrough(1, 1, 10000, bytes, [](Queue&) { std::this_thread::yield(); });
     PushThrough(2, 3, 10000, bytes, [](Queue&) { std::this_thread::yield(); });
@@ -154,7 +154,7 @@ TEST(InfeedStress, limits_of_waits_that_race_with_elements_lose_none) {
   wait_limit_ns = 0;
 }
 
-// The life of a queue that is restarted again and again while programs use it.
+// Covers the life of a queue that is restarted repeatedly while programs use it.
 TEST(InfeedStress, whenever_a_queue_is_closed_its_pump_and_programs_end) {
   constexpr int kRounds = 300;
   for (int round = 0; round < kRounds; ++round) {

@@ -1,4 +1,4 @@
-// An infeed with one caller at a time: order, rows of replicas, and waits.
+// Tests an infeed with one caller at a time: order, rows of replicas, and waits.
 #include "tensorflow_ipu/kernels/queues/infeed.h"
 
 #include <cstdint>
@@ -20,7 +20,7 @@ using check::Count;
 using namespace check;
 using namespace tensorflow_ipu::core;
 
-TEST(Infeed, elements_leave_in_the_order_in_which_they_came) {
+TEST(Infeed, elements_leave_in_the_order_of_their_arrival) {
   const auto queue = MakeQueue(3);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(Push(*queue, i).ok());
   EXPECT_EQ(queue->ready(), 3);
@@ -29,11 +29,11 @@ TEST(Infeed, elements_leave_in_the_order_in_which_they_came) {
   EXPECT_EQ(Taken(*queue), kNothing);
 }
 
-TEST(Infeed, what_passed_is_what_was_taken_and_how_long_it_was_waited_for) {
+TEST(Infeed, passed_counts_taken_elements_and_their_waits) {
   const auto queue = MakeQueue(1000);
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(Push(*queue, i, 8).ok());
   for (int i = 0; i < 3; ++i) EXPECT_EQ(Taken(*queue), i);
-  EXPECT_EQ(queue->passed().elements, 3);  // And not what the replica has in its cache.
+  EXPECT_EQ(queue->passed().elements, 3);  // The elements in the replica's cache do not count.
   EXPECT_EQ(queue->passed().bytes, 24);
   EXPECT_EQ(queue->passed().waits, 0);
   for (int i = 3; i < 20; ++i) EXPECT_EQ(Taken(*queue), i);
@@ -45,7 +45,7 @@ TEST(Infeed, what_passed_is_what_was_taken_and_how_long_it_was_waited_for) {
   EXPECT_TRUE(queue->passed().wait_ns > 0);
   EXPECT_TRUE(Push(*queue, 21, 8).ok());
   queue->Close();
-  EXPECT_EQ(queue->passed().elements, 21);  // Dropped elements have not passed.
+  EXPECT_EQ(queue->passed().elements, 21);  // Dropped elements do not count.
 }
 
 TEST(Infeed, order_holds_while_the_queue_grows_with_elements_in_it) {
@@ -61,7 +61,7 @@ TEST(Infeed, order_holds_while_the_queue_grows_with_elements_in_it) {
   EXPECT_EQ(Taken(*queue), kNothing);
 }
 
-TEST(Infeed, what_is_at_hand_is_used_where_it_lies_and_goes_back_to_the_pump) {
+TEST(Infeed, cached_elements_are_used_in_place_and_return_to_the_pump) {
   const auto queue = MakeQueue(4);
   std::vector<int64_t> used;
   const auto take = [&](int64_t replicas = 1) {
@@ -70,7 +70,7 @@ TEST(Infeed, what_is_at_hand_is_used_where_it_lies_and_goes_back_to_the_pump) {
   EXPECT_FALSE(take());
   for (int64_t i = 0; i < 4; ++i) EXPECT_TRUE(Push(*queue, i, 4).ok());
   EXPECT_FALSE(take());
-  EXPECT_EQ(Taken(*queue), 0);  // All four are in the replica's cache now.
+  EXPECT_EQ(Taken(*queue), 0);  // All four elements are in the replica's cache now.
   EXPECT_TRUE(take());
   EXPECT_TRUE(take());
   EXPECT_FALSE(take(2));
@@ -79,7 +79,7 @@ TEST(Infeed, what_is_at_hand_is_used_where_it_lies_and_goes_back_to_the_pump) {
   EXPECT_TRUE(used == std::vector<int64_t>({1, 2}));
 }
 
-TEST(Infeed, what_takes_leave_in_the_place_of_elements_goes_to_the_pump) {
+TEST(Infeed, memory_that_takes_leave_is_returned_to_the_pump) {
   const auto queue = MakeQueue(1000);
   int returned = 0;
   for (int i = 0; i < 1000; ++i) {
@@ -97,7 +97,7 @@ TEST(Infeed, what_takes_leave_in_the_place_of_elements_goes_to_the_pump) {
   EXPECT_TRUE(returned > 900);
 }
 
-TEST(Infeed, elements_that_a_replica_was_dealt_count_as_ready_and_go_with_the_queue) {
+TEST(Infeed, elements_in_the_cache_of_a_replica_count_as_ready_and_are_dropped_with_the_queue) {
   const auto queue = MakeQueue(100);
   auto element = std::make_shared<const int64_t>(7);
   const std::weak_ptr<const int64_t> alive = element;
@@ -113,8 +113,8 @@ TEST(Infeed, elements_that_a_replica_was_dealt_count_as_ready_and_go_with_the_qu
   EXPECT_EQ(Failure(*queue).code(), absl::StatusCode::kCancelled);
 }
 
-// Replicas take batches, and those that share take each element at different times.
-TEST(Infeed, an_element_that_replicas_share_is_ready_until_all_of_them_took_it) {
+// Replicas take batches, and replicas that share an element take it at different times.
+TEST(Infeed, a_shared_element_is_ready_until_all_of_its_replicas_took_it) {
   const auto queue = std::make_shared<Queue>("queue", 100, Grouping{2, false});
   for (int i = 0; i < 8; ++i) EXPECT_TRUE(Push(*queue, i, 1).ok());
   for (const int i : {0, 2}) EXPECT_EQ(Taken(*queue, 0, 4), i);
@@ -125,7 +125,7 @@ TEST(Infeed, an_element_that_replicas_share_is_ready_until_all_of_them_took_it) 
   EXPECT_EQ(queue->ready(), 6);
 }
 
-TEST(Infeed, replicas_that_were_dealt_ahead_are_brought_to_one_row) {
+TEST(Infeed, replicas_with_cached_elements_are_aligned_to_one_row) {
   const auto queue = MakeQueue(100);
   EXPECT_EQ(Taken(*queue, 0, 2), kNothing);
   for (int i = 0; i < 40; ++i) EXPECT_TRUE(Push(*queue, i, 1).ok());
@@ -161,7 +161,7 @@ TEST(Infeed, replicas_get_the_elements_in_turn) {
   EXPECT_EQ(Taken(*queue, 2, 3), 5);
 }
 
-TEST(Infeed, a_replica_may_run_ahead_by_the_depth_and_the_others_still_get_theirs) {
+TEST(Infeed, a_replica_may_run_ahead_by_the_depth_and_the_others_still_get_their_elements) {
   const auto queue = MakeQueue(2);
   Pusher pusher(*queue, 8);
   EXPECT_TRUE(pusher.pushed.Await(2));
@@ -181,7 +181,7 @@ TEST(Infeed, a_replica_may_run_ahead_by_the_depth_and_the_others_still_get_their
   EXPECT_EQ(Taken(*queue, 1, 2), 7);
 }
 
-TEST(Infeed, no_replica_gets_its_element_before_the_row_is_whole) {
+TEST(Infeed, no_replica_gets_its_element_before_the_row_is_complete) {
   const auto queue = MakeQueue(4);
   EXPECT_TRUE(Push(*queue, 0).ok());
   EXPECT_EQ(Taken(*queue, 0, 2), kNothing);
@@ -207,7 +207,7 @@ TEST(Infeed, an_incomplete_last_row_reaches_no_replica) {
   EXPECT_EQ(why.message(), "over");
 }
 
-TEST(Infeed, a_program_of_another_number_of_replicas_is_refused) {
+TEST(Infeed, a_program_of_another_number_of_replicas_is_rejected) {
   const auto queue = MakeQueue(4);
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(Push(*queue, i).ok());
   EXPECT_EQ(Taken(*queue, 0, 2), 0);
@@ -218,7 +218,7 @@ TEST(Infeed, a_program_of_another_number_of_replicas_is_refused) {
   EXPECT_EQ(Taken(*queue, 1, 2), 1);
 }
 
-TEST(Infeed, take_later_delivers_what_is_ready_at_once_and_on_this_thread) {
+TEST(Infeed, take_later_delivers_a_ready_element_at_once_and_on_this_thread) {
   const auto queue = MakeQueue(1);
   EXPECT_TRUE(Push(*queue, 5).ok());
   const auto later = Later(*queue);
@@ -227,7 +227,7 @@ TEST(Infeed, take_later_delivers_what_is_ready_at_once_and_on_this_thread) {
   EXPECT_EQ(later->thread, std::this_thread::get_id());
 }
 
-TEST(Infeed, take_later_delivers_what_comes_on_a_thread_that_neither_takes_nor_pushes) {
+TEST(Infeed, take_later_delivers_a_later_element_on_a_thread_that_neither_takes_nor_pushes) {
   const auto queue = MakeQueue(1);
   const auto later = Later(*queue);
   EXPECT_EQ(later->done.value(), 0);
@@ -237,7 +237,7 @@ TEST(Infeed, take_later_delivers_what_comes_on_a_thread_that_neither_takes_nor_p
   EXPECT_TRUE(later->thread != std::this_thread::get_id());
 }
 
-TEST(Infeed, those_who_wait_for_one_replica_are_served_in_turn_and_nobody_overtakes) {
+TEST(Infeed, waiting_takes_of_one_replica_are_served_in_order) {
   const auto queue = MakeQueue(3);
   const auto first = Later(*queue);
   const auto second = Later(*queue);
@@ -266,7 +266,7 @@ TEST(Infeed, a_delivery_may_use_the_queue) {
   EXPECT_TRUE(done.Await(2));  // The thread that closes the queue may return last.
 }
 
-TEST(Infeed, a_spin_sees_the_element_that_comes_meanwhile) {
+TEST(Infeed, a_spin_sees_an_element_that_arrives_during_it) {
   const auto queue = MakeQueue(2);
   EXPECT_EQ(Taken(*queue), kNothing);
   EXPECT_FALSE(queue->SpinForNext(0));
@@ -295,7 +295,7 @@ TEST(Infeed, replicas_that_lag_skip_to_the_row_of_the_furthest) {
   for (const int64_t replica : {0, 1}) EXPECT_EQ(Taken(*queue, replica, 2), 4 + replica);
 }
 
-// A row has an element for each group.
+// A row has one element for each group.
 TEST(Infeed, replicas_of_a_group_share_an_element) {
   struct Case {
     Grouping sharing;
@@ -322,7 +322,7 @@ TEST(Infeed, replicas_of_a_group_share_an_element) {
   }
 }
 
-TEST(Infeed, groups_that_do_not_divide_the_replicas_are_refused) {
+TEST(Infeed, groups_that_do_not_divide_the_replicas_are_rejected) {
   const auto queue = std::make_shared<Queue>("queue", 8, Grouping{3, false});
   EXPECT_TRUE(Push(*queue, 1).ok());
   EXPECT_EQ(Failure(*queue, 0, 4).code(), absl::StatusCode::kInvalidArgument);

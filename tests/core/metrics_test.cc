@@ -1,4 +1,4 @@
-// Counters, samples and log lines.
+// Tests counters, samples and log lines.
 #include "tensorflow_ipu/kernels/support/metrics.h"
 
 #include <atomic>
@@ -33,15 +33,16 @@ TEST(Metrics, a_name_has_one_counter_for_all_threads) {
 TEST(Metrics, the_latest_lines_are_taken_once) {
   Journal journal;
   EXPECT_TRUE(journal.Take().empty());
-  for (std::size_t i = 0; i < Journal::kKept + 2; ++i) journal.Note(std::to_string(i));
+  for (std::size_t i = 0; i < Journal::kCapacity + 2; ++i) journal.Note(std::to_string(i));
   const auto lines = journal.Take();
-  EXPECT_TRUE(lines.size() == Journal::kKept && lines.front().text == "2" && lines.front().when <= lines.back().when);
+  EXPECT_TRUE(lines.size() == Journal::kCapacity && lines.front().text == "2" &&
+              lines.front().when <= lines.back().when);
   EXPECT_TRUE(journal.Take().empty());
 }
 
 Samples::Clock::time_point At(int64_t when) { return Samples::Clock::time_point(nanoseconds(when)); }
 
-TEST(Metrics, the_latest_come_in_order) {
+TEST(Metrics, the_latest_samples_are_returned_in_order) {
   Samples samples;
   EXPECT_TRUE(samples.Read().count == 0 && samples.Read().latest.empty());
   for (int64_t i = 1; i <= 3; ++i) samples.Add(At(10 * i), nanoseconds(i));
@@ -53,7 +54,7 @@ TEST(Metrics, the_latest_come_in_order) {
   EXPECT_TRUE(samples.Read(0).latest.empty());
 }
 
-TEST(Metrics, times_that_end_together_are_noted_together) {
+TEST(Metrics, samples_with_the_same_end_are_added_together) {
   Samples samples;
   samples.AddAll(At(50), {At(10), At(30), At(50)});
   samples.AddAll(At(60), {});
@@ -62,17 +63,17 @@ TEST(Metrics, times_that_end_together_are_noted_together) {
   EXPECT_TRUE(all.latest[0].end == 50 && all.latest[0].duration == 40 && all.latest[2].duration == 0);
 }
 
-TEST(Metrics, the_oldest_make_room) {
+TEST(Metrics, the_oldest_samples_are_dropped) {
   Samples samples;
-  const auto kept = static_cast<int64_t>(Samples::kKept);
-  for (int64_t i = 0; i < kept + 5; ++i) samples.Add(At(i), nanoseconds(1));
+  const auto capacity = static_cast<int64_t>(Samples::kCapacity);
+  for (int64_t i = 0; i < capacity + 5; ++i) samples.Add(At(i), nanoseconds(1));
   const Samples::Summary all = samples.Read();
-  EXPECT_TRUE(all.count == kept + 5 && all.total == kept + 5);
-  EXPECT_EQ(static_cast<int64_t>(all.latest.size()), kept);
-  EXPECT_TRUE(all.latest.front().end == 5 && all.latest.back().end == kept + 4);
+  EXPECT_TRUE(all.count == capacity + 5 && all.total == capacity + 5);
+  EXPECT_EQ(static_cast<int64_t>(all.latest.size()), capacity);
+  EXPECT_TRUE(all.latest.front().end == 5 && all.latest.back().end == capacity + 4);
 }
 
-TEST(Metrics, threads_lose_none) {
+TEST(Metrics, concurrent_threads_lose_no_sample) {
   Samples samples;
   check::OnThreads(4, [&](int) {
     for (int i = 0; i < 1000; ++i) samples.Add(At(i), nanoseconds(2));
@@ -81,7 +82,7 @@ TEST(Metrics, threads_lose_none) {
   EXPECT_TRUE(samples.Read().count == 4000 && samples.Read().total == 8000);
 }
 
-TEST(Metrics, the_latest_of_all_threads_come_in_order) {
+TEST(Metrics, the_latest_samples_of_all_threads_are_returned_in_order) {
   Samples samples;
   for (int64_t thread = 0; thread < 3; ++thread) {
     std::thread([&samples, thread] {

@@ -1,4 +1,4 @@
-// Messages over MPI: in any order, of any size, cancelled at any time.
+// Tests messages over MPI: in any order, of any size, cancelled at any time.
 #include "tensorflow_ipu/kernels/collectives/mpi_communicator.h"
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace {
 using namespace check;
 using namespace tensorflow_ipu::core;
 
-// Two ranks, and what became of their calls.
+// Two ranks, and the results of their calls.
 struct Pair {
   ~Pair() {
     for (const auto& communicator : ranks) communicator->Leave();
@@ -53,7 +53,7 @@ struct Pair {
   std::vector<std::shared_ptr<Communicator::Calls>> calls = {ranks[0]->NewCalls(), ranks[1]->NewCalls()};
 };
 
-TEST(MpiCommunicator, messages_meet_by_their_keys_in_any_order) {
+TEST(MpiCommunicator, messages_are_matched_by_their_keys_in_any_order) {
   const Pair pair;
   for (const bool sends_first : {true, false}) {
     std::vector<Pair::Call> sent;
@@ -77,7 +77,7 @@ TEST(MpiCommunicator, message_of_another_size_fails_at_its_receiver) {
   const auto received = pair.Receive(1, "key", 3);
   const auto sent = pair.Send(0, "key", "four");
   EXPECT_TRUE(received.ending->EndsWith(absl::StatusCode::kInvalidArgument));
-  EXPECT_TRUE(received.ending->Says("4 bytes, and here they take 3."));
+  EXPECT_TRUE(received.ending->HasMessage("4 bytes instead of 3."));
   EXPECT_TRUE(sent.ending->Await() && sent.ending->status.ok());
 }
 
@@ -94,7 +94,7 @@ TEST(MpiCommunicator, cancelled_calls_end_at_once_and_their_key_can_be_used_agai
     if (race != nullptr && cancelled.ending->status.ok()) continue;
     EXPECT_TRUE(cancelled.ending->EndsWith(absl::StatusCode::kCancelled) || cancelled.ending->status.ok());
     if (race == nullptr) race = std::make_shared<Pair::Call>(pair.Send(0, "key", "next"));
-    // The message that a cancelled call had asked for may be on its way to it.
+    // The message that the cancelled call had requested may be in flight to it.
     pair.Receive(1, "other", 4);
     pair.Send(0, "other", "done");
   }
@@ -112,19 +112,19 @@ TEST(MpiCommunicator, failure_of_mpi_ends_all_calls_and_later_ones) {
   pair.world.Break();
   for (const auto& call : {offered, awaited, pair.Receive(0, "later", 4)}) {
     EXPECT_TRUE(call.ending->EndsWith(absl::StatusCode::kUnavailable));
-    EXPECT_TRUE(call.ending->Says("MPI_Test: a lost process"));
+    EXPECT_TRUE(call.ending->HasMessage("MPI_Test: a lost process"));
   }
 }
 
 TEST(MpiCommunicator, questions_are_answered_without_a_call_of_the_other_worker) {
   const Pair pair;
-  Pair::Call asked{std::make_shared<Message>(sizeof(Key))};
-  pair.ranks[0]->Ask(pair.calls[0], 1, std::string("question"), asked.message, Pair::Ends(asked));
-  EXPECT_TRUE(asked.ending->Await() && asked.ending->status.ok());
-  EXPECT_EQ(ValueOf<Key>(*asked.message), Key("question"));
+  Pair::Call query{std::make_shared<Message>(sizeof(Key))};
+  pair.ranks[0]->Ask(pair.calls[0], 1, std::string("question"), query.message, Pair::Ends(query));
+  EXPECT_TRUE(query.ending->Await() && query.ending->status.ok());
+  EXPECT_EQ(ValueOf<Key>(*query.message), Key("question"));
 }
 
-TEST(MpiCommunicator, calls_that_cannot_be_served_are_refused) {
+TEST(MpiCommunicator, unsupported_calls_are_rejected) {
   const Pair pair;
   pair.Send(0, "key", "text");
   EXPECT_TRUE(pair.Send(0, "key", "text").ending->EndsWith(absl::StatusCode::kFailedPrecondition));
@@ -142,7 +142,7 @@ TEST(MpiCommunicator, leaving_ends_open_calls_and_later_ones) {
   }
 }
 
-TEST(MpiCommunicator, nothing_is_left_of_calls_that_are_done) {
+TEST(MpiCommunicator, no_request_is_open_after_all_calls_are_done) {
   Pair pair;
   const auto received = pair.Receive(1, "key", 4);
   pair.Send(0, "key", "text");

@@ -1,4 +1,5 @@
-// An outfeed: whole rows, each once and in order, whatever the pieces in which they are kept.
+// Tests that an outfeed returns complete rows, each once and in order, independently of the pieces in which it stores
+// them.
 #include "tensorflow_ipu/kernels/queues/outfeed.h"
 
 #include <atomic>
@@ -35,7 +36,7 @@ absl::Status Append(Outfeed& queue, int64_t number, int64_t replica = 0, int64_t
   return queue.Append(replica, replicas, layout, {{&number, sizeof(number)}});
 }
 
-// The numbers of one replica; rows have one number and `rest` more bytes.
+// Returns the numbers of one replica. A row has one number and `rest` more bytes.
 std::vector<int64_t> Numbers(const Outfeed::Taken& taken, std::size_t replica = 0, std::size_t rest = 0) {
   std::vector<int64_t> numbers;
   for (const Rows& piece : taken.pieces.at(replica)) {
@@ -56,7 +57,7 @@ std::vector<int64_t> Range(int64_t first, int64_t last) {
   return numbers;
 }
 
-TEST(Outfeed, what_passed_is_what_was_appended_whether_it_was_read_or_not) {
+TEST(Outfeed, passed_counts_appended_elements_whether_they_were_read_or_not) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(Append(queue, i).ok());
   queue.Take(kNoWait);
@@ -65,7 +66,7 @@ TEST(Outfeed, what_passed_is_what_was_appended_whether_it_was_read_or_not) {
   EXPECT_EQ(queue.passed().bytes, 32);
 }
 
-// What went wrong: a thread keeps the queue that it used last, and with it the memory of a queue that was deleted.
+// A regression: a thread keeps the queue that it used last, and so kept the memory of a deleted queue.
 TEST(Outfeed, a_closed_queue_has_no_elements_and_takes_none) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(Append(queue, i).ok());
@@ -89,7 +90,7 @@ TEST(Outfeed, rows_that_are_put_back_into_a_closed_queue_are_dropped) {
   EXPECT_EQ(queue.ready(), 0);
 }
 
-TEST(Outfeed, programs_of_other_replicas_take_turns_where_nothing_is_unread) {
+TEST(Outfeed, programs_of_another_number_of_replicas_may_enqueue_if_no_element_is_unread) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   EXPECT_TRUE(Append(queue, 1, 0, 2).ok());
   const absl::Status other = Append(queue, 2, 2, 3);
@@ -107,7 +108,7 @@ TEST(Outfeed, programs_of_other_replicas_take_turns_where_nothing_is_unread) {
   EXPECT_EQ(queue.replicas(), 4);
 }
 
-TEST(Outfeed, the_last_element_gives_way_to_that_of_a_program_of_other_replicas) {
+TEST(Outfeed, the_last_element_is_replaced_by_a_program_of_another_number_of_replicas) {
   Outfeed queue("queue", Outfeed::Mode::kLast);
   EXPECT_TRUE(Append(queue, 1, 0, 2).ok());
   EXPECT_TRUE(Append(queue, 2, 1, 2).ok());
@@ -117,7 +118,7 @@ TEST(Outfeed, the_last_element_gives_way_to_that_of_a_program_of_other_replicas)
   EXPECT_EQ(Numbers(taken), Range(3, 4));
 }
 
-TEST(Outfeed, rows_come_in_order_and_once) {
+TEST(Outfeed, rows_are_returned_in_order_and_once) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   EXPECT_TRUE(queue.ready() == 0 && queue.replicas() == 0 && queue.layout() == 0);
   const Outfeed::Taken none = queue.Take(kNoWait);
@@ -135,7 +136,7 @@ TEST(Outfeed, rows_come_in_order_and_once) {
   EXPECT_EQ(Numbers(queue.Take(kNoWait)), Range(5, 6));
 }
 
-TEST(Outfeed, the_leaves_of_a_row_lie_one_after_the_other) {
+TEST(Outfeed, the_leaves_of_a_row_are_contiguous) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   for (char i = 0; i < 3; ++i) {
     const char first[3] = {i, i, i};
@@ -151,7 +152,7 @@ TEST(Outfeed, the_leaves_of_a_row_lie_one_after_the_other) {
   EXPECT_EQ(bytes, std::string("\0\0\0\x0ax\1\1\1\x0bx\2\2\2\x0cx", 15));
 }
 
-TEST(Outfeed, rows_keep_their_order_from_piece_to_piece_however_they_are_read) {
+TEST(Outfeed, rows_keep_their_order_across_pieces) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   std::vector<int64_t> read;
   std::size_t pieces = 0;
@@ -163,10 +164,10 @@ TEST(Outfeed, rows_keep_their_order_from_piece_to_piece_however_they_are_read) {
     pieces += taken.pieces[0].size();
   }
   EXPECT_EQ(read, Range(0, next));
-  EXPECT_TRUE(pieces > 9 && pieces < 80);  // They grow with what is unread.
+  EXPECT_TRUE(pieces > 9 && pieces < 80);  // The pieces grow with the number of unread rows.
 }
 
-TEST(Outfeed, rows_larger_than_a_piece_should_be_get_a_piece_each) {
+TEST(Outfeed, rows_larger_than_the_maximum_piece_get_one_piece_each) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   const std::vector<std::byte> rest(std::size_t{3} << 19);
   for (int64_t i = 0; i < 4; ++i) {
@@ -185,7 +186,7 @@ TEST(Outfeed, a_row_without_bytes_counts) {
   EXPECT_EQ(queue.Take(kNoWait).count, 20);
 }
 
-TEST(Outfeed, a_row_is_there_once_all_replicas_have_it) {
+TEST(Outfeed, a_row_is_ready_once_all_replicas_have_enqueued_it) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   for (int64_t i = 0; i < 3; ++i) EXPECT_TRUE(Append(queue, i, 1, 2).ok());
   EXPECT_EQ(queue.replicas(), 2);
@@ -234,7 +235,7 @@ TEST(Outfeed, mode_last_keeps_the_last_element_of_each_replica) {
   EXPECT_EQ(Numbers(queue.Take(kNoWait), 1), Range(2, 3));
 }
 
-TEST(Outfeed, elements_of_another_layout_are_refused_and_change_nothing) {
+TEST(Outfeed, elements_of_another_layout_are_rejected_and_change_nothing) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   EXPECT_TRUE(Append(queue, 1).ok());
   const absl::Status other = Append(queue, 2, 0, 1, kLayout + 1);
@@ -254,7 +255,7 @@ TEST(Outfeed, a_reader_of_another_layout_gets_nothing_and_leaves_the_rows) {
   EXPECT_EQ(Numbers(queue.Take(kNoWait, kLayout)), Range(1, 2));
 }
 
-TEST(Outfeed, an_interrupted_program_enqueues_the_element_of_the_step_under_way_alone) {
+TEST(Outfeed, an_interrupted_program_enqueues_only_the_element_of_the_active_step) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   for (int64_t first = 0; first < 6; first += 3) {
     EXPECT_TRUE(Append(queue, first).ok());
@@ -268,7 +269,7 @@ TEST(Outfeed, an_interrupted_program_enqueues_the_element_of_the_step_under_way_
   EXPECT_EQ(Numbers(queue.Take(kNoWait)), Range(0, 6));
 }
 
-TEST(Outfeed, a_reader_with_patience_gets_the_row_that_comes_once_it_is_whole) {
+TEST(Outfeed, a_waiting_reader_gets_a_row_once_it_is_complete) {
   for (const int64_t replicas : {1, 2}) {
     Outfeed queue("queue", Outfeed::Mode::kAll);
     Count taken;
@@ -292,8 +293,8 @@ TEST(Outfeed, a_wait_ends_at_its_timeout) {
   EXPECT_TRUE(std::chrono::steady_clock::now() - start >= milliseconds(5));
 }
 
-// However late the reader or the rows are, it gets each once.
-TEST(Outfeed, a_reader_of_rows_that_come_at_regular_intervals_and_then_late_gets_each_in_order) {
+// The reader gets each row once, however late reader and rows are.
+TEST(Outfeed, a_reader_of_regular_and_late_rows_gets_each_in_order) {
   constexpr int64_t kRows = 300;
   Outfeed queue("queue", Outfeed::Mode::kAll);
   std::vector<int64_t> read;
@@ -315,8 +316,8 @@ TEST(Outfeed, a_reader_of_rows_that_come_at_regular_intervals_and_then_late_gets
   EXPECT_EQ(queue.Take(milliseconds(1)).count, 0);
 }
 
-// Several readers share the rows; each gets a range of them, the same of every replica.
-TEST(Outfeed, rows_that_are_read_while_they_come_are_read_once_and_in_order) {
+// Several readers share the rows. Each reader gets a range of rows, the same range for every replica.
+TEST(Outfeed, rows_that_are_read_while_others_are_appended_are_read_once_and_in_order) {
   constexpr int64_t kReplicas = 3;
   constexpr int64_t kRows = 20000;
   Outfeed queue("queue", Outfeed::Mode::kAll);
@@ -354,7 +355,7 @@ TEST(Outfeed, rows_that_are_read_while_they_come_are_read_once_and_in_order) {
   EXPECT_EQ(queue.ready(), 0);
 }
 
-TEST(Outfeed, rows_that_are_not_whole_are_dropped_when_replicas_are_aligned) {
+TEST(Outfeed, incomplete_rows_are_dropped_when_replicas_are_aligned) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   for (int64_t i = 0; i < 100; ++i) EXPECT_TRUE(Append(queue, i, 0, 2).ok());
   for (int64_t i = 0; i < 3; ++i) EXPECT_TRUE(Append(queue, i, 1, 2).ok());
@@ -365,11 +366,11 @@ TEST(Outfeed, rows_that_are_not_whole_are_dropped_when_replicas_are_aligned) {
   EXPECT_TRUE((Numbers(taken, 1) == std::vector<int64_t>{0, 1, 2, 1001}));
 }
 
-TEST(Outfeed, a_reader_gets_no_more_rows_than_it_wants_and_the_rest_stays) {
+TEST(Outfeed, a_reader_gets_no_more_rows_than_requested_and_the_others_stay) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   for (int64_t i = 0; i < 50; ++i) EXPECT_TRUE(Append(queue, i).ok());
   EXPECT_EQ(Numbers(queue.Take(kNoWait, kLayout, 7)), Range(0, 7));
-  const Outfeed::Taken kept = queue.Take(kNoWait, kLayout, 3);  // Part of memory that others go on to use.
+  const Outfeed::Taken kept = queue.Take(kNoWait, kLayout, 3);  // These rows share memory that later rows still use.
   for (int64_t i = 50; i < 60; ++i) EXPECT_TRUE(Append(queue, i).ok());
   EXPECT_EQ(queue.ready(), 50);
   EXPECT_EQ(Numbers(queue.Take(kNoWait, kLayout, 45)), Range(10, 55));
@@ -394,7 +395,7 @@ TEST(Outfeed, rows_that_are_put_back_are_the_first_ones) {
   EXPECT_EQ(Numbers(taken, 1), Range(100, 160));
 }
 
-TEST(Outfeed, in_mode_last_a_row_that_is_put_back_gives_way_to_a_later_one) {
+TEST(Outfeed, in_mode_last_a_row_that_is_put_back_does_not_replace_a_later_one) {
   Outfeed queue("queue", Outfeed::Mode::kLast);
   EXPECT_TRUE(Append(queue, 1).ok());
   queue.PutBack(queue.Take(kNoWait));

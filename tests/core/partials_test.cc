@@ -1,4 +1,4 @@
-// The blocks of a sum and their order, for all instructions, whatever the thread's float modes.
+// Tests the blocks of a sum and their order, for all instructions and independently of the thread's float modes.
 #include "tensorflow_ipu/kernels/numerics/partials.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ Operands OperandsOf(const BlockedProducts& product, std::mt19937& random, bool w
   return {Numbers(left, random, wide), Numbers(right, random, wide)};
 }
 
-// The products of one sum in their order.
+// Returns the products of one sum in their order.
 std::vector<float> Products(const BlockedProducts& p, const Operands& operands, int64_t group, int64_t image,
                             const BlockedProducts::Space& out, int64_t feature) {
   const auto product = [&](int64_t tap, int64_t channel) {
@@ -74,7 +74,7 @@ float Bounded(float value, Overflow overflow) {
 float Sum(const std::vector<float>& products, Partials partials, Overflow overflow) {
   float sum = 0;
   for (std::size_t first = 0; first < products.size(); first += 16) {
-    volatile float block = 0;  // No other order, and no greater precision.
+    volatile float block = 0;  // `volatile` prevents another order and a higher precision.
     for (std::size_t i = first; i < std::min(first + 16, products.size()); ++i) block = block + products[i];
     sum = sum + block;
     if (partials == Partials::kHalf) sum = Bounded(F16::Load(F16::Store(sum)), overflow);
@@ -84,7 +84,7 @@ float Sum(const std::vector<float>& products, Partials partials, Overflow overfl
 
 bool Same(float a, float b) { return std::memcmp(&a, &b, sizeof(a)) == 0 || (std::isnan(a) && std::isnan(b)); }
 
-// How many elements of the result differ from the definition.
+// Returns the number of elements of the result that differ from the definition.
 int Differences(BlockedProducts p, const Operands& operands, Instructions instructions) {
   UseInstructions(instructions);
   const int64_t rows = p.images * Size(p.out);
@@ -105,8 +105,8 @@ int Differences(BlockedProducts p, const Operands& operands, Instructions instru
       for (int64_t feature = 0; feature < p.features; ++feature) {
         const float sum = Sum(Products(p, operands, group, row / Size(p.out), out, feature), p.partials, p.overflow);
         const int64_t at = group * p.group_out + row * p.out_stride + feature;
-        const float is = half ? F16::Load(halves[at]) : floats[at];
-        differences += !Same(is, half ? F16::Load(F16::Store(sum)) : sum);
+        const float actual = half ? F16::Load(halves[at]) : floats[at];
+        differences += !Same(actual, half ? F16::Load(F16::Store(sum)) : sum);
       }
     }
   }
@@ -146,20 +146,20 @@ TEST(Partials, products_of_matrices_sum_in_blocks_of_16) {
   CheckAll(Matrices(1, 5, 64, 17));
   CheckAll(Matrices(3, 7, 37, 33));
   CheckAll(Matrices(1, 50, 300, 130));
-  CheckAll(Matrices(2, 61, 19, 3));  // So few columns that vectors hold rows.
+  CheckAll(Matrices(2, 61, 19, 3));  // There are so few columns that vectors contain rows.
   CheckAll(Matrices(1, 1, 1, 1));
 }
 
-TEST(Partials, every_number_of_half_precision_is_summed_as_ieee_754_says) {
-  CheckAll(Matrices(1, 40, 24, 40), /*wide=*/true);  // Subnormal, infinite and NaN.
+TEST(Partials, every_half_value_is_summed_by_ieee_754) {
+  CheckAll(Matrices(1, 40, 24, 40), /*wide=*/true);  // The values include subnormals, infinities and NaNs.
 }
 
-TEST(Partials, half_partials_that_overflow_become_what_is_asked_for) {
+TEST(Partials, half_partials_overflow_to_the_configured_value) {
   BlockedProducts p = Matrices(1, 7, 64, 33);
   p.partials = Partials::kHalf;
   std::mt19937 random(5);
   Operands operands = OperandsOf(p, random);
-  for (uint16_t& one : operands.left) one = F16::Store(F16::Load(one) * 4096);
+  for (uint16_t& half : operands.left) half = F16::Store(F16::Load(half) * 4096);
   for (const Overflow overflow : {Overflow::kInfinite, Overflow::kLargest, Overflow::kNan}) {
     for (int i = 0; i <= static_cast<int>(BestInstructions()); ++i) {
       p.overflow = overflow;
@@ -175,13 +175,13 @@ TEST(Partials, convolutions_sum_over_places_and_channels_in_order) {
   p = Convolution(1, 3, 9);  // Blocks span the channels of several places.
   p.in = {4, 5, 6}, p.filter = {2, 3, 2}, p.out = {3, 3, 3}, p.filter_gaps = {1, 1, 3};
   CheckAll(p);
-  p = Convolution(1, 16, 5);  // As in a gradient: with gaps in the input.
+  p = Convolution(1, 16, 5);  // As in a gradient, with gaps in the input.
   p.in = {1, 4, 5}, p.filter = {1, 2, 3}, p.out = {1, 8, 9}, p.input_gaps = {1, 2, 2}, p.before = {0, 1, 1};
   CheckAll(p);
 }
 
-TEST(Partials, groups_of_a_convolution_have_sums_of_their_own) {
-  BlockedProducts p = Convolution(6, 1, 1);  // By depth.
+TEST(Partials, groups_of_a_convolution_have_separate_sums) {
+  BlockedProducts p = Convolution(6, 1, 1);  // A depthwise convolution.
   p.in = p.out = {1, 5, 7}, p.filter = {1, 3, 3}, p.before = {0, 1, 1};
   CheckAll(p);
   p = Convolution(2, 16, 12);
@@ -200,7 +200,7 @@ TEST(Partials, half_partials_lose_what_float_partials_keep) {
   EXPECT_EQ(sum, 4096.0f);
   p.partials = Partials::kHalf;
   p.Compute(operands.left.data(), operands.right.data(), &sum, 0, p.Parts());
-  EXPECT_EQ(sum, 2048.0f);  // There 1 is half of the last place, and rounds to even.
+  EXPECT_EQ(sum, 2048.0f);  // At 2048, 1 is half of the last digit, and is rounded to even.
 }
 
 std::vector<float> AtRandom(BlockedProducts p, const Operands& operands, const uint32_t (&key)[2], int instructions) {
@@ -214,34 +214,34 @@ std::vector<float> AtRandom(BlockedProducts p, const Operands& operands, const u
   return result;
 }
 
-TEST(Partials, half_partials_with_a_key_round_at_random_and_alike_by_all_instructions) {
+TEST(Partials, half_partials_with_a_key_round_stochastically_and_equally_with_all_instructions) {
   const uint32_t key[] = {3, 4}, other[] = {3, 5};
   for (const BlockedProducts& p : {Matrices(2, 50, 300, 33), Matrices(1, 61, 70, 3)}) {
     std::mt19937 random(11);
     const Operands operands = OperandsOf(p, random);
     const std::vector<float> plain = AtRandom(p, operands, key, 0);
-    for (const float one : plain) EXPECT_EQ(F16::Load(F16::Store(one)), one);
+    for (const float sum : plain) EXPECT_EQ(F16::Load(F16::Store(sum)), sum);
     for (int i = 1; i <= static_cast<int>(BestInstructions()); ++i) EXPECT_EQ(AtRandom(p, operands, key, i), plain);
     EXPECT_TRUE(AtRandom(p, operands, other, 0) != plain);
   }
 }
 
 TEST(Partials, half_partials_with_a_key_keep_on_average_what_float_partials_keep) {
-  // From 1024 on neighbours are 1 apart: 64 blocks add a quarter each.
+  // From 1024 on, neighbours have the distance 1, and each of 64 blocks adds a quarter.
   const BlockedProducts p = Matrices(1, 40, 16 * 65, 20);
   Operands operands{std::vector<uint16_t>(40 * 16 * 65, F16::Store(1.0f)),
                     std::vector<uint16_t>(16 * 65 * 20, F16::Store(1.0f / 64))};
-  for (int64_t at = 0; at < 16 * 20; ++at) operands.right[at] = F16::Store(64.0f);
+  for (int64_t i = 0; i < 16 * 20; ++i) operands.right[i] = F16::Store(64.0f);
   const uint32_t key[] = {1, 2};
   const std::vector<float> sums = AtRandom(p, operands, key, 0);
-  double mean = 0, apart = 0;
+  double mean = 0, unequal = 0;
   for (const float sum : sums) mean += (sum - 1024) / 800;
-  for (std::size_t i = 1; i < sums.size(); ++i) apart += sums[i] != sums[i - 1];
+  for (std::size_t i = 1; i < sums.size(); ++i) unequal += sums[i] != sums[i - 1];
   EXPECT_TRUE(std::fabs(mean - 16) < 4 * std::sqrt(64 * 3.0 / 16 / 800));
-  EXPECT_TRUE(apart > 400);  // Elements are rounded independently.
+  EXPECT_TRUE(unequal > 400);  // Elements are rounded independently.
 }
 
-TEST(Partials, half_partials_with_a_key_overflow_as_asked_for) {
+TEST(Partials, half_partials_with_a_key_overflow_to_the_configured_value) {
   BlockedProducts p = Matrices(1, 1, 32, 1);
   const Operands operands{std::vector<uint16_t>(32, F16::Store(64.0f)), std::vector<uint16_t>(32, F16::Store(64.0f))};
   const uint32_t key[] = {1, 2};
@@ -253,13 +253,13 @@ TEST(Partials, half_partials_with_a_key_overflow_as_asked_for) {
   EXPECT_TRUE(std::isnan(AtRandom(p, operands, key, 0)[0]));
 }
 
-TEST(Partials, floats_that_are_halves_give_the_same) {
+TEST(Partials, floats_with_half_values_have_the_same_results) {
   BlockedProducts p = Matrices(1, 9, 70, 21);
   std::mt19937 random(3);
   const Operands operands = OperandsOf(p, random);
   std::vector<float> left, right, of_halves(9 * 21), of_floats(9 * 21);
-  for (const uint16_t one : operands.left) left.push_back(F16::Load(one));
-  for (const uint16_t one : operands.right) right.push_back(F16::Load(one));
+  for (const uint16_t half : operands.left) left.push_back(F16::Load(half));
+  for (const uint16_t half : operands.right) right.push_back(F16::Load(half));
   p.result = Element::kFloat;
   p.Compute(operands.left.data(), operands.right.data(), of_halves.data(), 0, p.Parts());
   p.operands = Element::kFloat;

@@ -1,4 +1,4 @@
-// Threads that compute are seen, and threads that wait are not; the memory that control groups leave.
+// Tests that threads that compute are distinguished from threads that wait, and the memory that control groups leave.
 #include "tensorflow_ipu/kernels/support/process.h"
 
 #include <atomic>
@@ -20,7 +20,7 @@ using tensorflow_ipu::core::OthersCompute;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-// A folder that stands for `/`, on a machine with 4,000 MiB of memory and 500 MiB of swap.
+// A folder that is used as `/`, of a machine with 4,000 MiB of memory and 500 MiB of swap.
 class System {
  public:
   System() {
@@ -35,7 +35,7 @@ class System {
     std::ofstream(root_ / path) << text;
   }
 
-  // Writes files `memory.<name>` of a group.
+  // Writes the files `memory.<name>` of a group.
   void WriteGroup(const std::string& group, const std::vector<std::pair<std::string, std::string>>& files) const {
     for (const auto& [name, text] : files) Write(group + "/memory." + name, text + "\n");
   }
@@ -48,8 +48,8 @@ class System {
 
 std::string MiB(std::size_t count) { return std::to_string(count * kMiB); }
 
-// What went wrong: only the root of version 2 was read, and the kernel killed processes of all other groups.
-TEST(Process, the_limit_of_a_group_of_version_1_is_seen) {
+// A regression: only the root of version 2 was read, and the kernel killed processes in all other groups.
+TEST(Process, the_limit_of_a_group_of_version_1_applies) {
   const System system;
   system.Write("proc/self/cgroup", "9:name=systemd:/\n4:memory:/jobs/7\n2:cpu,cpuacct:/\n0::/\n");
   system.Write("proc/self/mountinfo",
@@ -68,7 +68,7 @@ TEST(Process, the_limit_of_a_group_of_version_1_is_seen) {
   EXPECT_EQ(system.AvailableMiB(), std::size_t{10});
 }
 
-TEST(Process, the_limits_of_a_nested_group_of_version_2_and_of_those_around_it_are_seen) {
+TEST(Process, the_limits_of_a_nested_group_of_version_2_and_of_its_parents_apply) {
   const System system;
   system.Write("proc/self/cgroup", "0::/user.slice/job\n");
   system.Write("proc/self/mountinfo", "24 23 0:21 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n");
@@ -76,7 +76,8 @@ TEST(Process, the_limits_of_a_nested_group_of_version_2_and_of_those_around_it_a
   system.WriteGroup("sys/fs/cgroup/user.slice/job", {{"max", MiB(600)}, {"current", MiB(100)}, {"swap.max", "0"}});
   EXPECT_EQ(system.AvailableMiB(), std::size_t{500});
   system.WriteGroup("sys/fs/cgroup/user.slice", {{"max", MiB(300)}, {"current", MiB(100)}, {"swap.max", MiB(9000)}});
-  EXPECT_EQ(system.AvailableMiB(), std::size_t{500});  // Of 200 MiB and all of the machine's 500 MiB of swap.
+  // The sum of 200 MiB and all of the machine's 500 MiB of swap, but at most the 500 MiB of the nested group.
+  EXPECT_EQ(system.AvailableMiB(), std::size_t{500});
   system.WriteGroup("sys/fs/cgroup/user.slice", {{"swap.max", "max"}});
   EXPECT_EQ(system.AvailableMiB(), std::size_t{200});
   system.WriteGroup("sys/fs/cgroup/user.slice", {{"max", "max"}});
@@ -91,25 +92,25 @@ TEST(Process, a_container_that_shows_its_group_as_the_root_is_limited_by_it) {
   EXPECT_EQ(system.AvailableMiB(), std::size_t{0});
 }
 
-TEST(Process, a_system_that_says_nothing_of_its_memory_has_no_limit) {
+TEST(Process, a_system_that_does_not_report_its_memory_has_no_limit) {
   const System system;
   system.Write("proc/meminfo", "");
   EXPECT_TRUE(system.AvailableMiB() > std::size_t{1} << 40);
 }
 
-TEST(Process, a_thread_that_computes_is_seen_and_one_that_waits_or_asks_is_not) {
-  Count go_on;
+TEST(Process, a_computing_thread_is_detected_but_not_a_waiting_one_or_the_caller) {
+  Count released;
   std::atomic<bool> compute{true};
   check::Threads threads;
   threads.Start([&] {
     while (compute) {
     }
-    go_on.Await();
+    released.Await();
   });
   EXPECT_TRUE(Becomes([] { return OthersCompute(); }));
   compute = false;
   EXPECT_TRUE(Becomes([] { return !OthersCompute(); }));
-  go_on.Add();
+  released.Add();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A stream for each replica, repeatable from the same seed.
+// Tests that each replica has a stream, which the same seed repeats.
 #include "tensorflow_ipu/kernels/numerics/random_streams.h"
 
 #include <cstdint>
@@ -26,7 +26,7 @@ TEST(RandomStreams, no_two_draws_are_the_same) {
   EXPECT_EQ(drawn.size(), std::size_t{64 * 16});
 }
 
-TEST(RandomStreams, a_seed_gives_the_same_again) {
+TEST(RandomStreams, the_same_seed_repeats_the_draws) {
   RandomStreams streams;
   streams.Reset(3, false);
   const auto first = Draw(streams, 1);
@@ -39,7 +39,7 @@ TEST(RandomStreams, a_seed_gives_the_same_again) {
   EXPECT_TRUE(Draw(streams, 1) != first);
 }
 
-TEST(RandomStreams, identical_replicas_draw_the_same) {
+TEST(RandomStreams, identical_replicas_draw_the_same_values) {
   RandomStreams streams;
   streams.Reset(3, true);
   EXPECT_EQ(Draw(streams, 0), Draw(streams, 5));
@@ -48,13 +48,13 @@ TEST(RandomStreams, identical_replicas_draw_the_same) {
   EXPECT_EQ(streams.StreamOf(5), 5);
 }
 
-TEST(RandomStreams, without_a_seed_no_two_start_the_same) {
-  RandomStreams one;
+TEST(RandomStreams, without_a_seed_no_two_streams_are_equal) {
+  RandomStreams streams;
   RandomStreams other;
-  EXPECT_TRUE(Draw(one, 0) != Draw(other, 0));
-  const auto before = Draw(one, 0);
-  one.Forget();
-  EXPECT_TRUE(Draw(one, 0).first != before.first);
+  EXPECT_TRUE(Draw(streams, 0) != Draw(other, 0));
+  const auto before = Draw(streams, 0);
+  streams.Forget();
+  EXPECT_TRUE(Draw(streams, 0).first != before.first);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The steps of recurrent layers against their definition in double, and their gradients against differences of it.
+// Compares the steps of recurrent layers with their definition in double precision, and their gradients with difference
+// quotients.
 #include "tensorflow_ipu/kernels/numerics/recurrence.h"
 
 #include <algorithm>
@@ -26,17 +27,18 @@ struct Layer {
       : rows(rows), steps(steps), features(features), units(units), lstm(lstm), masked(masked) {
     std::mt19937 random(1);
     std::uniform_real_distribution<float> numbers(-1, 1);
-    const auto some = [&](int64_t count, bool known = true) {
-      Floats made(static_cast<std::size_t>(count));
-      for (float& number : made) number = known ? numbers(random) : NAN;
-      return made;
+    const auto floats = [&](int64_t count, bool is_random = true) {
+      Floats values(static_cast<std::size_t>(count));
+      for (float& value : values) value = is_random ? numbers(random) : NAN;
+      return values;
     };
     const int64_t wide = 4 * units, all = rows * steps;
-    kernel = some((units + features + 1) * wide), state = some(rows * units), cell = some(rows * units);
-    inputs = some(all * features), upstream = some(all * units), last_upstream = some(rows * units);
-    states = some(all * units, false), saved = some(all * (wide + units), false), last_cell = some(rows * units, false);
-    of_inputs = some(all * features, false), of_kernel = some((units + features + 1) * wide, false);
-    of_state = some(rows * units, false), of_cell = of_state;
+    kernel = floats((units + features + 1) * wide), state = floats(rows * units), cell = floats(rows * units);
+    inputs = floats(all * features), upstream = floats(all * units), last_upstream = floats(rows * units);
+    states = floats(all * units, false), saved = floats(all * (wide + units), false),
+    last_cell = floats(rows * units, false);
+    of_inputs = floats(all * features, false), of_kernel = floats((units + features + 1) * wide, false);
+    of_state = floats(rows * units, false), of_cell = of_state;
     for (int64_t i = 0; i < all; ++i) mask.push_back(i % 3 != 1);
   }
 
@@ -60,7 +62,7 @@ struct Layer {
     }
   }
 
-  // The sum of all results times their upstream gradients. Compares the results if `check`.
+  // Returns the sum of all results times their upstream gradients. Compares the results if `check` is true.
   double Sum(bool check) const {
     const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
     double sum = 0;
@@ -86,8 +88,8 @@ struct Layer {
             next_c[unit] = sigmoid(p[1]) * c[unit] + sigmoid(p[0]) * std::tanh(p[2]);
             next[unit] = sigmoid(p[3]) * std::tanh(next_c[unit]);
           } else {
-            const double kept = sigmoid(p[1]);
-            next[unit] = kept * h[unit] + (1 - kept) * std::tanh(p[0] + sigmoid(p[2]) * p[3]);
+            const double update = sigmoid(p[1]);
+            next[unit] = update * h[unit] + (1 - update) * std::tanh(p[0] + sigmoid(p[2]) * p[3]);
           }
         }
         h = next, c = next_c;
@@ -118,7 +120,7 @@ struct Layer {
   }
 };
 
-TEST(Recurrence, steps_and_gradients_are_those_of_the_definition_for_all_sizes) {
+TEST(Recurrence, steps_and_gradients_equal_the_definition_for_all_sizes) {
   for (const int64_t units : {1, 5, 16, 33}) {
     for (const int64_t features : {1, 3, 70}) {
       for (const bool lstm : {false, true}) {
@@ -135,7 +137,7 @@ TEST(Recurrence, steps_and_gradients_are_those_of_the_definition_for_all_sizes) 
   }
 }
 
-TEST(Recurrence, steps_of_several_blocks_are_those_of_the_definition) {
+TEST(Recurrence, steps_of_several_blocks_equal_the_definition) {
   for (const int64_t rows : {1, 3, 150}) {
     Layer layer(rows, rows < 100 ? 150 : 2, 2, 3, rows > 1, true);
     layer.Run(false, rows);
@@ -158,7 +160,7 @@ TEST(Recurrence, any_division_of_the_rows_gives_the_same_bits) {
   EXPECT_EQ(whole.of_kernel, divided.of_kernel);
 }
 
-TEST(Recurrence, large_numbers_and_nans_pass_as_in_the_definition) {
+TEST(Recurrence, large_values_and_nans_propagate_as_in_the_definition) {
   Layer layer(1, 1, 1, 1, true, false);
   for (const float bias : {-1e30f, -100.0f, 100.0f, 1e30f}) {
     for (std::size_t gate = 8; gate < 12; ++gate) layer.kernel[gate] = bias;

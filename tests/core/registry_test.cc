@@ -1,4 +1,4 @@
-// Objects by number, and objects of a thread.
+// Tests objects by number, and objects of a thread.
 #include "tensorflow_ipu/kernels/support/registry.h"
 
 #include <atomic>
@@ -28,7 +28,7 @@ TEST(Registry, an_object_is_found_under_its_number_until_it_is_removed) {
   EXPECT_EQ(*found, "queue");
 }
 
-TEST(Registry, no_number_names_objects_of_two_kinds) {
+TEST(Registry, no_number_identifies_objects_of_two_types) {
   Registry<std::string> queues;
   Registry<int> others;
   const int64_t queue = queues.Add(std::make_shared<std::string>("queue"));
@@ -41,7 +41,7 @@ TEST(Registry, no_number_names_objects_of_two_kinds) {
   EXPECT_EQ(queues.Find(-1), nullptr);
 }
 
-TEST(Registry, all_lists_what_is_there) {
+TEST(Registry, all_returns_the_objects_that_were_not_removed) {
   Registry<int> registry;
   const int64_t first = registry.Add(std::make_shared<int>(1));
   registry.Add(std::make_shared<int>(2));
@@ -52,7 +52,7 @@ TEST(Registry, all_lists_what_is_there) {
   EXPECT_TRUE(values == std::set<int>({2, 3}));
 }
 
-TEST(Registry, threads_that_add_find_and_remove_get_numbers_of_their_own) {
+TEST(Registry, concurrent_threads_get_unique_numbers) {
   constexpr int kThreads = 4;
   constexpr int kEach = 500;
   Registry<int> registry;
@@ -98,7 +98,7 @@ struct Object {
   ~Object() { ++ended; }
 };
 
-TEST(Registry, each_thread_has_one_object_which_goes_with_it) {
+TEST(Registry, each_thread_has_one_object_which_is_destroyed_with_it) {
   OfThread<Object>().value = 1;
   std::thread([] {
     EXPECT_EQ(OfThread<Object>().value, 0);

@@ -1,4 +1,4 @@
-// Replicas that bring numbers to a site.
+// Replicas that contribute numbers at a call site.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ struct Ending {
   bool Await() { return completed.Await(); }
   bool IsOpen() const { return completed.value() == 0; }
   bool EndsWith(absl::StatusCode code) { return Await() && status.code() == code; }
-  bool Says(const std::string& words) const { return status.message().find(words) != std::string::npos; }
+  bool HasMessage(const std::string& text) const { return status.message().find(text) != std::string::npos; }
 };
 
 inline std::function<void(absl::Status)> NoteIn(std::shared_ptr<Ending> ending) {
@@ -45,13 +45,13 @@ inline std::function<void(absl::Status)> NoteIn(std::shared_ptr<Ending> ending) 
   };
 }
 
-// One arrival: its numbers and its result.
+// One arrival with its numbers and its result.
 struct Arrival : Ending {
   std::vector<int64_t> values;
   std::vector<int64_t> result;
   bool at_once = false;
 
-  bool Gives(const std::vector<int64_t>& numbers) { return EndsWith(absl::StatusCode::kOk) && result == numbers; }
+  bool HasResult(const std::vector<int64_t>& numbers) { return EndsWith(absl::StatusCode::kOk) && result == numbers; }
 };
 
 inline tensorflow_ipu::core::Contribution ContributionOf(Arrival& arrival) {
@@ -60,7 +60,7 @@ inline tensorflow_ipu::core::Contribution ContributionOf(Arrival& arrival) {
            static_cast<int64_t>(arrival.result.size())}};
 }
 
-// The result has as many numbers, or `result_size`.
+// Lets a replica arrive. The result has as many numbers as `values`, or `result_size`.
 inline std::shared_ptr<Arrival> Arrive(CallSite& site, int64_t replica, int64_t replicas, std::vector<int64_t> values,
                                        const Collective& collective = SumOf(),
                                        std::optional<std::size_t> result_size = std::nullopt) {

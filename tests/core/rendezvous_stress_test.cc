@@ -1,5 +1,5 @@
-// A rendezvous under concurrent arrivals, leaves and failures on few threads: no hang, one status for each arrival, and
-// the same sums every time.
+// Tests a rendezvous under concurrent arrivals, leaves and failures on few threads: no hang, one status for each
+// arrival, and the same sums every time.
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -24,8 +24,8 @@ namespace {
 using namespace check;
 using tensorflow_ipu::core::Executor;
 
-// A replica's program: in each step it brings a number to every site at once, and continues when all are completed. It
-// blocks no thread, as XLA's programs.
+// A replica's program. In each step it contributes a number at all sites at the same time, and continues when all
+// collectives are completed. Like XLA's programs, it blocks no thread.
 class Program : public std::enable_shared_from_this<Program> {
  public:
   Program(std::shared_ptr<ReplicaGroup> replica_group, std::vector<std::shared_ptr<CallSite>> sites, int64_t replica,
@@ -37,7 +37,7 @@ class Program : public std::enable_shared_from_this<Program> {
         steps_(steps),
         ended_(ended) {}
 
-  // A loop instead of recursion, where the statuses are there at once.
+  // Uses a loop instead of recursion if the statuses are returned at once.
   void Run() {
     while (Step()) continue;
   }
@@ -46,7 +46,7 @@ class Program : public std::enable_shared_from_this<Program> {
   const absl::Status& failure() const { return failure_; }
 
  private:
-  // Returns whether the next step is to follow on this thread.
+  // Returns true if the next step should follow on this thread.
   bool Step() {
     if (step_ == steps_ || !failure_.ok()) {
       replica_group_->Leave(replica_);
@@ -59,26 +59,26 @@ class Program : public std::enable_shared_from_this<Program> {
       arrivals_.back()->values.assign(count_of_ * (i + 1), Number(replica_, i));
       arrivals_.back()->result.resize(count_of_ * (i + 1));
     }
-    // The one that counts last continues; one more, so that no callback overtakes this function.
-    left_ = static_cast<int64_t>(sites_.size()) + 1;
+    // The thread that counts last continues. One more is counted, so that no callback overtakes this function.
+    remaining_ = static_cast<int64_t>(sites_.size()) + 1;
     for (std::size_t i = 0; i < sites_.size(); ++i) {
-      // Replicas visit the sites in different orders, as threads that run ready operations do.
-      const std::size_t at = (i + static_cast<std::size_t>(replica_)) % sites_.size();
+      // Replicas visit the sites in different orders, like threads that run ready operations.
+      const std::size_t site = (i + static_cast<std::size_t>(replica_)) % sites_.size();
       const std::optional<absl::Status> returned =
-          sites_[at]->Arrive(replica_, replicas_, SumOf(), ContributionOf(*arrivals_[at]),
-                             [self = shared_from_this(), at](absl::Status status) {
-                               self->Note(at, std::move(status));
-                               if (--self->left_ == 0 && self->Finish()) self->Run();
-                             });
+          sites_[site]->Arrive(replica_, replicas_, SumOf(), ContributionOf(*arrivals_[site]),
+                               [self = shared_from_this(), site](absl::Status status) {
+                                 self->Note(site, std::move(status));
+                                 if (--self->remaining_ == 0 && self->Finish()) self->Run();
+                               });
       if (returned.has_value()) {
-        Note(at, *returned);
-        --left_;
+        Note(site, *returned);
+        --remaining_;
       }
     }
-    return --left_ == 0 && Finish();
+    return --remaining_ == 0 && Finish();
   }
 
-  void Note(std::size_t at, absl::Status status) { arrivals_[at]->status = std::move(status); }
+  void Note(std::size_t site, absl::Status status) { arrivals_[site]->status = std::move(status); }
 
   bool Finish() {
     for (std::size_t i = 0; i < sites_.size(); ++i) {
@@ -109,7 +109,7 @@ class Program : public std::enable_shared_from_this<Program> {
   int64_t step_ = 0;
   absl::Status failure_;
   std::vector<std::shared_ptr<Arrival>> arrivals_;
-  std::atomic<int64_t> left_{0};
+  std::atomic<int64_t> remaining_{0};
 };
 
 struct Fleet {
@@ -119,7 +119,8 @@ struct Fleet {
       all_sites.push_back(std::make_shared<CallSite>("site " + std::to_string(i), replica_group));
   }
 
-  // Runs a program of `steps` on each replica, and `meanwhile`. `steps_of` may end some earlier.
+  // Runs a program on each replica, and `meanwhile`. `steps_of` returns the number of steps of a replica, so that some
+  // may end early.
   void Run(const std::function<int64_t(int64_t)>& steps_of, const std::function<void()>& meanwhile = nullptr) {
     replica_group->Begin(replicas);
     Count ended;
@@ -157,7 +158,7 @@ TEST(RendezvousStress, two_replicas_take_thousands_of_steps) {
   for (const auto& program : fleet.programs) EXPECT_EQ(program->done(), 20000);
 }
 
-TEST(RendezvousStress, whenever_a_replica_leaves_the_others_end_too) {
+TEST(RendezvousStress, all_replicas_end_whenever_one_leaves) {
   Fleet fleet(8, 3);
   for (int round = 0; round < 100; ++round) {
     const int64_t early = round % 8;
@@ -171,7 +172,7 @@ TEST(RendezvousStress, whenever_a_replica_leaves_the_others_end_too) {
   }
 }
 
-TEST(RendezvousStress, whenever_a_run_is_aborted_all_replicas_end) {
+TEST(RendezvousStress, all_replicas_end_whenever_a_run_is_aborted) {
   Fleet fleet(8, 3);
   for (int round = 0; round < 100; ++round) {
     fleet.Run([](int64_t) { return 100000000; },
@@ -192,7 +193,7 @@ TEST(RendezvousStress, limits_of_waits_that_race_with_arrivals_end_the_run_or_do
   }
 }
 
-TEST(RendezvousStress, the_watch_finds_no_fault_with_replicas_that_move) {
+TEST(RendezvousStress, the_watchdog_does_not_fail_replicas_that_make_progress) {
   Fleet fleet(4, 2, std::chrono::milliseconds(1));
   fleet.Run([](int64_t) { return 2000; });
   for (const auto& program : fleet.programs) EXPECT_EQ(program->done(), 2000);

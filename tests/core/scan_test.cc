@@ -1,4 +1,4 @@
-// An element is found wherever it is, of either sign, and nothing below the limit is.
+// Tests that an element is found in every place and with either sign, and that no element below the limit is.
 #include "tensorflow_ipu/kernels/numerics/scan.h"
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace {
 
 using namespace tensorflow_ipu::core;
 
-// At each place of tensors that end at different places of a block.
+// Tries each place of tensors that end at different places of a block.
 template <typename Word, typename Has>
 void FindOneElement(Has has, Word limit, Word sign) {
   const auto below = static_cast<Word>(limit - 1);
@@ -29,12 +29,12 @@ void FindOneElement(Has has, Word limit, Word sign) {
   EXPECT_FALSE(has(limit, nullptr, 0));
 }
 
-TEST(Scan, one_half_is_found_wherever_it_is) {
+TEST(Scan, a_half_is_found_in_every_place) {
   FindOneElement<uint16_t>(HasHalvesFrom, 0x7c00, 0x8000);
   FindOneElement<uint16_t>(HasHalvesFrom, 0x7c01, 0x8000);
 }
 
-TEST(Scan, one_float_is_found_wherever_it_is) {
+TEST(Scan, a_float_is_found_in_every_place) {
   FindOneElement<uint32_t>(HasFloatsFrom, 0x7f800000, 0x80000000);
   FindOneElement<uint32_t>(HasFloatsFrom, 0x477ff000, 0x80000000);
 }

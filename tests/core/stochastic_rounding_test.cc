@@ -1,4 +1,4 @@
-// Numbers become a neighbour of float16 whose mean they are, and the same one however an array is divided.
+// Tests that values are rounded to neighbours whose mean they are, and equally for any division of an array.
 #include "tensorflow_ipu/kernels/numerics/stochastic_rounding.h"
 
 #include <algorithm>
@@ -31,20 +31,20 @@ std::vector<float> Rounded(RoundTo to, std::vector<float> values, uint64_t site 
 
 float One(RoundTo to, float value) { return Rounded(to, {value})[0]; }
 
-TEST(StochasticRounding, means_are_the_numbers) {
+TEST(StochasticRounding, the_mean_of_rounded_values_is_the_value) {
   constexpr int kCount = 100000;
   for (const float value : {1.0f + 0x1p-12f, -3.14159f, 1000.123f, 0x1p-14f - 0x1p-27f, -0x1.cp-24f, 0x1p-26f}) {
     const float gap = std::ldexp(1.0f, std::max(std::ilogb(value), -14) - 10);
     double sum = 0;
-    for (const float one : Rounded(RoundTo::kHalves, std::vector<float>(kCount, value))) {
-      EXPECT_TRUE(std::fabs(one - value) < gap && std::remainder(one, gap) == 0);
-      sum += one;
+    for (const float rounded : Rounded(RoundTo::kHalves, std::vector<float>(kCount, value))) {
+      EXPECT_TRUE(std::fabs(rounded - value) < gap && std::remainder(rounded, gap) == 0);
+      sum += rounded;
     }
     EXPECT_TRUE(std::fabs(sum / kCount - value) < 4 * 0.5 * gap / std::sqrt(kCount));
   }
 }
 
-// Rounds one number in double precision, without the kernel's shortcuts.
+// Rounds one value in double precision, without the kernel's optimizations.
 float ByFormula(RoundTo to, float value, std::size_t index, uint64_t site) {
   const auto mixed = [](uint32_t x) {
     x = (x ^ (x >> 16)) * kFirstFactor;
@@ -64,7 +64,7 @@ float ByFormula(RoundTo to, float value, std::size_t index, uint64_t site) {
   return std::copysign(static_cast<float>(rounded), value);
 }
 
-TEST(StochasticRounding, numbers_of_all_sizes_are_rounded_by_the_formula_as_float32_and_as_float16) {
+TEST(StochasticRounding, values_of_all_sizes_are_rounded_by_the_formula_as_float32_and_as_float16) {
   std::vector<float> values;
   for (uint32_t bits = 0; bits < 0xfff00000u; bits += 0x0003a7f1) {
     float& value = values.emplace_back();
@@ -91,16 +91,16 @@ TEST(StochasticRounding, numbers_of_all_sizes_are_rounded_by_the_formula_as_floa
   }
 }
 
-TEST(StochasticRounding, what_float16_holds_stays) {
+TEST(StochasticRounding, values_of_float16_are_unchanged) {
   for (const float value : {0.0f, -0.0f, 1.0f, -2048.0f, 0x1p-24f, -0x1p-14f, kLargest}) {
     const float rounded = One(RoundTo::kHalves, value);
     EXPECT_EQ(std::memcmp(&rounded, &value, sizeof(value)), 0);
   }
 }
 
-TEST(StochasticRounding, overflow_is_as_asked_for) {
-  const float most = std::numeric_limits<float>::max();
-  for (const float value : {1e6f, most, kInfinity}) {
+TEST(StochasticRounding, overflow_results_in_the_configured_value) {
+  const float largest = std::numeric_limits<float>::max();
+  for (const float value : {1e6f, largest, kInfinity}) {
     EXPECT_EQ(One(RoundTo::kHalves, -value), -kLargest);
     EXPECT_TRUE(std::isnan(One(RoundTo::kHalvesOrNan, value)));
     EXPECT_TRUE(One(RoundTo::kHalvesAndBeyond, value) > kLargest);
@@ -108,7 +108,7 @@ TEST(StochasticRounding, overflow_is_as_asked_for) {
   }
 }
 
-TEST(StochasticRounding, parts_of_an_array_round_as_the_whole_and_sites_differently) {
+TEST(StochasticRounding, parts_of_an_array_are_rounded_like_the_whole_and_sites_differently) {
   std::vector<float> values(1000, 1 + 0x1p-11f);
   const std::vector<float> whole = Rounded(RoundTo::kHalves, values);
   EXPECT_TRUE(whole != Rounded(RoundTo::kHalves, values, 4));
@@ -120,7 +120,7 @@ TEST(StochasticRounding, parts_of_an_array_round_as_the_whole_and_sites_differen
   EXPECT_EQ(values, whole);
 }
 
-TEST(StochasticRounding, operations_on_float16_and_on_one_number_round_as_their_results_in_float32_do) {
+TEST(StochasticRounding, operations_on_float16_and_on_scalars_are_rounded_like_their_float32_results) {
   constexpr std::size_t kCount = 150;
   std::vector<float> a(kCount), one = {1.5f}, exact(kCount);
   std::vector<uint16_t> halves(kCount), result(kCount);

@@ -20,10 +20,10 @@ namespace check {
 // Long enough for a sanitizer on a busy machine.
 constexpr std::chrono::seconds kDeadline{120};
 
-// Long enough for most events that must not happen.
+// Long enough to observe most events that must not happen.
 constexpr std::chrono::milliseconds kMoment{20};
 
-// A thread-safe number that threads raise and wait for.
+// A thread-safe counter that threads can wait for.
 class Count {
  public:
   void Add(int64_t change = 1) {
@@ -37,9 +37,9 @@ class Count {
     return value_;
   }
 
-  bool Await(int64_t wanted = 1, std::chrono::nanoseconds limit = kDeadline) {
+  bool Await(int64_t target = 1, std::chrono::nanoseconds limit = kDeadline) {
     std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, limit, [&] { return value_ >= wanted; });
+    return changed_.wait_for(lock, limit, [&] { return value_ >= target; });
   }
 
  private:
@@ -48,12 +48,12 @@ class Count {
   int64_t value_ = 0;
 };
 
-// What a callback holds: `gone` rises when it goes.
+// Returns an object for the captures of a callback. `gone` is incremented when the object is destroyed.
 inline std::shared_ptr<void> Held(Count& gone) {
   return std::shared_ptr<void>(nullptr, [&gone](void*) { gone.Add(); });
 }
 
-// Tries until the condition holds: for events without a notification.
+// Tries until the condition is true, for events without a notification.
 template <typename Condition>
 bool Becomes(Condition condition) {
   const auto end = std::chrono::steady_clock::now() + kDeadline;
@@ -64,14 +64,14 @@ bool Becomes(Condition condition) {
   return true;
 }
 
-// The limit of waits that begin while it lives.
+// Sets the limit of waits that begin while it exists.
 class WaitLimit {
  public:
   explicit WaitLimit(std::chrono::nanoseconds limit) { tensorflow_ipu::core::wait_limit_ns = limit.count(); }
   ~WaitLimit() { tensorflow_ipu::core::wait_limit_ns = 0; }
 };
 
-// All feeds and sites refuse use while it lives, as after Ctrl-C.
+// Makes all feeds and call sites reject calls while it exists, as after Ctrl-C.
 class Interrupted {
  public:
   Interrupted() { tensorflow_ipu::core::Interrupt(); }
@@ -93,14 +93,14 @@ class Threads {
   std::vector<std::thread> threads_;
 };
 
-// Calls `body(0)`, `body(1)` and so on, each on a thread of its own.
+// Calls `body(0)`, `body(1)` and so on, each on a separate thread.
 template <typename Body>
 void OnThreads(int count, Body body) {
   Threads threads;
   for (int i = 0; i < count; ++i) threads.Start([&body, i] { body(i); });
 }
 
-// While it lives, the system gives the process no thread: each would get a stack larger than all addresses.
+// While it exists, the process cannot start threads, because each would get a stack larger than the address space.
 class NoThreads {
  public:
   NoThreads() {

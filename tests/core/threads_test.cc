@@ -1,4 +1,4 @@
-// The start of threads, and spins.
+// Tests the start of threads, and spins.
 #include "tensorflow_ipu/kernels/support/threads.h"
 
 #include <pthread.h>
@@ -18,20 +18,20 @@ namespace {
 using std::chrono::milliseconds;
 using namespace tensorflow_ipu::core;
 
-TEST(Threads, a_thread_bears_its_name_and_lets_its_work_go) {
+TEST(Threads, a_thread_has_its_name_and_releases_its_work) {
   check::Count gone;
   std::string name;
   const absl::Status started = StartThread("ipu-test", [&name, held = check::Held(gone)] {
-    char found[16];
-    pthread_getname_np(pthread_self(), found, sizeof(found));
-    name = found;
+    char actual[16];
+    pthread_getname_np(pthread_self(), actual, sizeof(actual));
+    name = actual;
   });
   EXPECT_TRUE(started.ok());
   EXPECT_TRUE(gone.Await());
   EXPECT_EQ(name, "ipu-test");
 }
 
-TEST(Threads, where_the_system_gives_no_thread_the_outcome_says_so_and_what_to_do) {
+TEST(Threads, without_a_thread_the_error_contains_the_reason_and_advice) {
   absl::Status started;
   {
     const check::NoThreads none;
@@ -44,7 +44,7 @@ TEST(Threads, where_the_system_gives_no_thread_the_outcome_says_so_and_what_to_d
   EXPECT_TRUE(StartThread("ipu-test", [] {}).ok());
 }
 
-TEST(Threads, a_try_says_whether_there_are_threads) {
+TEST(Threads, try_threads_fails_without_threads) {
   EXPECT_TRUE(TryThreads("ipu-try", 0).ok());
   EXPECT_TRUE(TryThreads("ipu-try", 5).ok());
   const check::NoThreads none;
@@ -53,7 +53,7 @@ TEST(Threads, a_try_says_whether_there_are_threads) {
   EXPECT_TRUE(absl::StrContains(tried.message(), "`ipu-try`")) << tried;
 }
 
-TEST(Threads, a_spin_lasts_as_long_as_it_may_and_asks_even_if_it_may_not_wait) {
+TEST(Threads, a_spin_lasts_until_its_limit_and_checks_even_with_a_limit_of_zero) {
   EXPECT_TRUE(SpinUntil(milliseconds(0), [] { return true; }));
   EXPECT_FALSE(SpinUntil(milliseconds(0), [] { return false; }));
   const auto start = std::chrono::steady_clock::now();

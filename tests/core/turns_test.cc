@@ -1,4 +1,4 @@
-// Turns: one at a time, in order, on any thread.
+// Tests turns: one at a time, in order, on any thread.
 #include "tensorflow_ipu/kernels/support/turns.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using tensorflow_ipu::core::Turns;
 
 const absl::Status kOccupied{absl::StatusCode::kFailedPrecondition, "occupied"};
 
-// Requests that note which of them began, and how others failed.
+// Requests that record which of them began, and how others failed.
 struct Requests {
   Turns turns{kOccupied};
   std::vector<int> begun;
@@ -38,7 +38,7 @@ struct Requests {
   }
 };
 
-TEST(Turns, the_first_turn_comes_at_once_and_on_the_callers_thread) {
+TEST(Turns, the_first_turn_begins_at_once_on_the_thread_of_the_caller) {
   Turns turns(kOccupied);
   std::thread::id thread;
   turns.Request([&](const absl::Status& status) {
@@ -51,7 +51,7 @@ TEST(Turns, the_first_turn_comes_at_once_and_on_the_callers_thread) {
   EXPECT_TRUE(turns.TryBegin());
 }
 
-TEST(Turns, turns_come_as_those_before_end_in_the_order_of_the_requests) {
+TEST(Turns, turns_begin_when_preceding_ones_end_in_the_order_of_the_requests) {
   Requests requests;
   for (int round = 0; round < 2; ++round) {
     for (int i = 0; i < 10; ++i) requests.Request(i);
@@ -79,7 +79,7 @@ TEST(Turns, each_turn_has_a_number_while_it_lasts) {
   EXPECT_EQ(requests.turns.current(), 0);
 }
 
-TEST(Turns, a_turn_that_ends_as_it_begins_gives_way_to_the_next) {
+TEST(Turns, a_turn_that_ends_as_it_begins_is_followed_by_the_next) {
   Turns turns(kOccupied);
   std::vector<int> order;
   EXPECT_TRUE(turns.TryBegin());
@@ -94,7 +94,7 @@ TEST(Turns, a_turn_that_ends_as_it_begins_gives_way_to_the_next) {
   EXPECT_TRUE(order == std::vector<int>({0, 1, 2, 3, 4}));
 }
 
-TEST(Turns, a_user_may_request_another_turn_which_comes_after_those_that_wait) {
+TEST(Turns, a_user_may_request_another_turn_which_follows_waiting_ones) {
   Requests requests;
   EXPECT_TRUE(requests.turns.TryBegin());
   requests.Request(0);
@@ -106,7 +106,7 @@ TEST(Turns, a_user_may_request_another_turn_which_comes_after_those_that_wait) {
   EXPECT_TRUE(requests.begun == std::vector<int>({0, 1, 2}));
 }
 
-TEST(Turns, what_a_callback_holds_is_released_after_the_call) {
+TEST(Turns, captures_of_a_callback_are_released_after_the_call) {
   Turns turns(kOccupied);
   const auto held = std::make_shared<int>(0);
   EXPECT_TRUE(turns.TryBegin());
@@ -131,7 +131,7 @@ TEST(Turns, a_request_that_is_cancelled_fails_and_the_others_keep_their_order) {
   EXPECT_EQ(requests.failed.size(), std::size_t{1});
 }
 
-TEST(Turns, an_interrupt_fails_all_that_wait_and_the_turn_under_way_goes_on) {
+TEST(Turns, an_interrupt_fails_waiting_requests_and_the_active_turn_continues) {
   Requests requests;
   for (int i = 0; i < 3; ++i) requests.Request(i);
   requests.turns.Interrupt();
@@ -176,20 +176,20 @@ TEST(Turns, no_request_waits_for_the_end_of_a_lasting_turn) {
   EXPECT_TRUE(requests.begun == std::vector<int>({0, 1, 5}));
 }
 
-TEST(Turns, turns_of_many_threads_never_overlap_and_all_come) {
+TEST(Turns, turns_of_many_threads_never_overlap_and_all_begin) {
   constexpr int kThreads = 4;
   constexpr int kEach = 500;
   const auto turns = std::make_shared<Turns>(kOccupied);
   Count done;
-  std::atomic<int> under_way{0};
-  int unguarded = 0;  // For ThreadSanitizer: the turns order the accesses.
+  std::atomic<int> active{0};
+  int unguarded = 0;  // For ThreadSanitizer: the turns must order the accesses.
   check::OnThreads(kThreads, [&](int) {
     for (int i = 0; i < kEach; ++i) {
       turns->Request([&](const absl::Status& status) {
         EXPECT_TRUE(status.ok());
-        EXPECT_EQ(under_way.fetch_add(1), 0);
+        EXPECT_EQ(active.fetch_add(1), 0);
         ++unguarded;
-        under_way.fetch_sub(1);
+        active.fetch_sub(1);
         done.Add();
         if (done.value() % 2 == 0) {
           turns->End();
@@ -200,7 +200,7 @@ TEST(Turns, turns_of_many_threads_never_overlap_and_all_come) {
     }
   });
   EXPECT_TRUE(done.Await(kThreads * kEach));
-  // The last detached End may still run; this turn comes after it.
+  // The last detached End may still run; this turn follows it.
   Count last;
   turns->Request([&](const absl::Status&) { last.Add(); });
   EXPECT_TRUE(last.Await());

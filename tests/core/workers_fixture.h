@@ -1,4 +1,5 @@
-// Workers of one process: replica groups that exchange messages in memory, and a communicator that tests can break.
+// Workers within one process: replica groups whose messages are copied in memory, and a communicator that tests can
+// break.
 #pragma once
 
 #include <chrono>
@@ -44,8 +45,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     const void* calls;
   };
 
-  // A call to send or to receive meets the other one at its place.
-  void Meet(const Place& place, Call call) {
+  // Matches a call to send with a call to receive at the same place. The later one transfers the message.
+  void Match(const Place& place, Call call) {
     Call other;
     absl::Status status;
     {
@@ -77,7 +78,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     End(sender.done, absl::OkStatus());
   }
 
-  // Has a worker answer a question.
+  // Lets a worker answer a question.
   void Ask(int64_t worker, const Key& question, const Call& call) {
     Communicator::Answer answer;
     {
@@ -101,7 +102,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     EndAll(absl::CancelledError("cancelled"), [&](const Place&, const Call& call) { return call.calls == calls; });
   }
 
-  // Fails what waits for the worker, and what comes later.
+  // Fails the calls that wait for the worker, and later ones.
   void Kill(int64_t worker) {
     std::lock_guard<std::mutex> lock(mutex_);
     gone_.insert(worker);
@@ -109,7 +110,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
            [&](const Place& place, const Call& call) { return place.first.first == worker && call.to != nullptr; });
   }
 
-  // Waits until no message waits for anybody.
+  // Waits until no call is open.
   bool AwaitNone() {
     std::unique_lock<std::mutex> lock(mutex_);
     return fewer_.wait_for(lock, kDeadline, [this] { return calls_.empty(); });
@@ -163,12 +164,12 @@ class MemoryCommunicator : public Communicator {
 
   void Send(const std::shared_ptr<Calls>& calls, int64_t to, const Key& key, std::shared_ptr<const Message> message,
             Done done) override {
-    exchange_->Meet({{worker_, to}, key}, {nullptr, std::move(message), std::move(done), calls.get()});
+    exchange_->Match({{worker_, to}, key}, {nullptr, std::move(message), std::move(done), calls.get()});
   }
 
   void Receive(const std::shared_ptr<Calls>& calls, int64_t from, const Key& key, std::shared_ptr<Message> message,
                Done done) override {
-    exchange_->Meet({{from, worker_}, key}, {std::move(message), nullptr, std::move(done), calls.get()});
+    exchange_->Match({{from, worker_}, key}, {std::move(message), nullptr, std::move(done), calls.get()});
   }
 
   void Ask(const std::shared_ptr<Calls>& calls, int64_t of, const Key& question, std::shared_ptr<Message> answer,
@@ -184,7 +185,7 @@ class MemoryCommunicator : public Communicator {
   std::vector<std::shared_ptr<Calls>> calls_;
 };
 
-// A run of a program with two sites, on several workers of several replicas.
+// A run of a program with two call sites, on several workers of several replicas.
 struct DistributedRuns {
   DistributedRuns(int64_t workers, int64_t replicas, std::chrono::nanoseconds limit = kDeadline, bool over_mpi = false)
       : local(replicas), all(workers * replicas) {
@@ -204,12 +205,12 @@ struct DistributedRuns {
     for (int64_t worker = 0; worker < workers; ++worker) {
       std::shared_ptr<Communicator> communicator = std::make_shared<MemoryCommunicator>(exchange, worker, workers);
       if (over_mpi) communicator = communicators[static_cast<std::size_t>(worker)];
-      here.push_back({names, limit, communicator});
+      worker_views.push_back({names, limit, communicator});
       replica_groups.push_back(std::make_shared<ReplicaGroup>("device"));
       sites.push_back(std::make_shared<CallSite>("first", replica_groups.back(), "a sum"));
       others.push_back(std::make_shared<CallSite>("second", replica_groups.back(), "another sum"));
     }
-    runs.resize(here.size());
+    runs.resize(worker_views.size());
     for (int64_t worker = 0; worker < workers; ++worker) Begin(worker);
   }
 
@@ -218,17 +219,19 @@ struct DistributedRuns {
     for (const auto& communicator : communicators) communicator->Leave();
   }
 
-  // Begins the worker's next run. The worker's main thread `waits` for it.
+  // Begins the worker's next run. `waits`: its main thread waits for the run.
   void Begin(int64_t worker, std::vector<std::string> collectives = {"a sum", "another sum"}, bool waits = false) {
-    const auto at = static_cast<std::size_t>(worker);
-    runs[at] = begun[at]->Begin(here[at], "ipu:0", Program{"train", std::move(collectives), local, 0}, waits);
-    replica_groups[at]->Begin(local, worker, static_cast<int64_t>(here.size()), runs[at], {sites[at], others[at]});
+    const auto index = static_cast<std::size_t>(worker);
+    runs[index] =
+        begun[index]->Begin(worker_views[index], "ipu:0", Program{"train", std::move(collectives), local, 0}, waits);
+    replica_groups[index]->Begin(local, worker, static_cast<int64_t>(worker_views.size()), runs[index],
+                                 {sites[index], others[index]});
   }
 
   // Begins an exchange of the worker's main thread.
   std::shared_ptr<DistributedRun> BeginExchange(int64_t worker, const std::string& words) const {
-    const auto at = static_cast<std::size_t>(worker);
-    return begun[at]->Begin(here[at], Runs::kMainThread, Program::OfExchange(words, 0), false);
+    const auto index = static_cast<std::size_t>(worker);
+    return begun[index]->Begin(worker_views[index], Runs::kMainThread, Program::OfExchange(words, 0), false);
   }
 
   CallSite& SiteOf(int64_t replica) const { return *sites[static_cast<std::size_t>(replica / local)]; }
@@ -243,7 +246,7 @@ struct DistributedRuns {
   const int64_t local;
   const int64_t all;
   const std::shared_ptr<Exchange> exchange = std::make_shared<Exchange>();
-  std::vector<Workers> here;
+  std::vector<Workers> worker_views;
   std::vector<std::shared_ptr<Runs>> begun;
   std::vector<std::shared_ptr<ReplicaGroup>> replica_groups;
   std::vector<std::shared_ptr<CallSite>> sites;

@@ -1,4 +1,4 @@
-"""The Python blocks of each page run, in order, as one script, and print what the page shows; links and indices are whole."""
+"""The Python blocks of each page run in order as one script and print the shown output; links are complete."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ FENCE = re.compile(r"^```(\w*)\s*$")
 
 
 def blocks(page: Path) -> list[tuple[str, int, list[str]]]:
-    """The fenced blocks of a page: the word behind the fence, the number of the first line, the lines."""
-    found = []
+    """Returns the fenced blocks of a page: the word after the fence, the number of the first line, and the lines."""
+    fenced = []
     begin = language = None
     lines = page.read_text().splitlines()
     for number, line in enumerate(lines):
@@ -25,14 +25,14 @@ def blocks(page: Path) -> list[tuple[str, int, list[str]]]:
         if begin is None:
             begin, language = number + 1, fence.group(1)
         else:
-            found.append((language, begin, lines[begin:number]))
+            fenced.append((language, begin, lines[begin:number]))
             begin = None
     assert begin is None, f"the block that begins in line {begin} of {page} does not end"
-    return found
+    return fenced
 
 
 def script(page: Path) -> str:
-    """The page's Python blocks, each line where the page has it, so that errors name the page's lines."""
+    """Returns the Python blocks of a page with their line numbers of the page, so that errors name these lines."""
     lines = [""] * len(page.read_text().splitlines())
     for language, begin, code in blocks(page):
         if language == "python":
@@ -41,11 +41,12 @@ def script(page: Path) -> str:
 
 
 def shown(page: Path) -> list[str]:
-    """The output that the page shows: its `text` blocks right below Python blocks."""
+    """Returns the output that a page shows, which is in `text` blocks directly below Python blocks."""
     output = []
     after_python = -1
     for language, begin, lines in blocks(page):
-        if language == "text" and begin == after_python + 3:  # A fence, an empty line, a fence.
+        # Between the blocks are a fence, an empty line and a fence.
+        if language == "text" and begin == after_python + 3:
             output += lines
         if language == "python":
             after_python = begin + len(lines)

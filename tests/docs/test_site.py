@@ -1,4 +1,4 @@
-"""The site builds without a warning, has no dead link and every public name, and works in a browser, also from a folder."""
+"""The site builds without warnings, has all public names and no dead links, and works in a browser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("index.html", "how_do_i.html", "keras.html", "names.html", "reference/feeds.html")
-# What is typed into the search, and a page that is among the first three; each beginning of a word finds something.
+# Texts for the search, and a page among the first three results. Each prefix of a word has results.
 SEARCHES = {
     **{"tensorflow"[:end]: "" for end in range(1, 11)},
     "IPUInfeedQueue": "reference/feeds",
@@ -52,9 +52,9 @@ SEARCHES = {
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    # `--strict`: no page without a place in the navigation, no link in vain. `--quiet` would lose the warnings.
+    # `--strict` rejects pages outside of the navigation and dead links. `--quiet` would hide the warnings.
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    # The theme's makers announce a successor, in colours.
+    # The theme announces its successor in a colored message.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONSAFEPATH": ""}
     built = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=300)
     assert built.returncode == 0, built.stderr
@@ -62,7 +62,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def links(page: Path) -> set[str]:
-    text = re.sub(r'srcdoc="[^"]*"', "", page.read_text())  # A notebook's pages in frames have links of their own.
+    text = re.sub(r'srcdoc="[^"]*"', "", page.read_text())  # Pages in the frames of a notebook have their own links.
     return {unquote(link) for link in re.findall(r'(?:href|src)="?([^" >]+)', text)}
 
 
@@ -72,7 +72,7 @@ def test_every_link_leads_to_a_file_and_a_place_in_it(site: Path) -> None:
     for page in site.rglob("*.html"):
         for link in links(page):
             path, _, anchor = link.partition("#")
-            if re.match(r"[a-z]+:", link) or page.name == "404.html":  # A server shows that one at any address.
+            if re.match(r"[a-z]+:", link) or page.name == "404.html":  # A server shows this page at any address.
                 continue
             target = (page.parent / path.partition("?")[0]).resolve() if path else page
             target = target / "index.html" if target.is_dir() else target
@@ -82,7 +82,7 @@ def test_every_link_leads_to_a_file_and_a_place_in_it(site: Path) -> None:
 
 
 def public(module: ModuleType, name: str) -> Iterator[tuple[str, str]]:
-    """The names of a module's list and of those of the modules in it, each with the module's own name."""
+    """Yields the names in `__all__` of a module and of the modules in that list, each with its module."""
     for member in module.__all__:
         yield name, member
         if isinstance(getattr(module, member), ModuleType):
@@ -96,7 +96,7 @@ def test_every_public_name_has_a_place_in_the_reference(site: Path) -> None:
     for module, name in names:
         text = (site / "reference" / f"{module}.html" if module else site / "reference.html").read_text()
         link = re.search(rf'<a href="([^"]+)"><code>{name}</code></a>', text)
-        # A module has a page; all else has a heading with the name.
+        # A module has a page; other names have a heading.
         if link is None or not re.search(rf"\b{name}(\.html)?$", link.group(1)):
             missing.append(f"{module}.{name}")
     assert not missing
@@ -125,7 +125,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     for option in (
         *("headless", "no-sandbox", "disable-gpu", "no-first-run", "disable-dev-shm-usage"),
         *("disable-background-networking", "disable-component-update", "disable-sync"),
-        "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # What asks another host has an error in the console.
+        "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # Requests to other hosts are errors in the console.
         f"user-data-dir={tmp_path_factory.mktemp('chromium')}",
     ):
         options.add_argument(f"--{option}")
@@ -135,7 +135,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    timeout = 1.0  # Browsers open connections ahead of use, each of which holds a thread.
+    timeout = 1.0  # Browsers open connections in advance, and each occupies a thread.
 
     def log_message(self, *arguments: object) -> None:
         pass
@@ -155,8 +155,8 @@ def address(request: pytest.FixtureRequest, site: Path) -> Iterator[str]:
         thread.join()
 
 
-def links_found(browser: Chrome, words: str) -> list[str]:
-    """Types words into the search of the page that is open, and gives what it shows."""
+def links_found(browser: Chrome, text: str) -> list[str]:
+    """Types a text into the search of the open page, and returns the links that it shows."""
     from selenium.webdriver.support.wait import WebDriverWait
 
     script = """
@@ -168,7 +168,7 @@ def links_found(browser: Chrome, words: str) -> list[str]:
     """
     wait = WebDriverWait(browser, 60, poll_frequency=0.02)
     wait.until(lambda _: not browser.execute_script(script, ""))
-    return wait.until(lambda _: browser.execute_script(script, words), f"nothing is found by: {words}")
+    return wait.until(lambda _: browser.execute_script(script, text), f"nothing is found by: {text}")
 
 
 def test_pages_work_in_a_browser_on_a_phone_and_from_a_folder(browser: Chrome, address: str) -> None:
@@ -181,9 +181,9 @@ def test_pages_work_in_a_browser_on_a_phone_and_from_a_folder(browser: Chrome, a
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 390, page
         assert browser.get_log("browser") == [], page
 
-    for words, page in SEARCHES.items():
-        found = [link.removeprefix(f"{address}/").partition(".html")[0] for link in links_found(browser, words)]
-        assert page in ["", *list(dict.fromkeys(found))[:3]], f"{words}: {found}"
+    for text, page in SEARCHES.items():
+        links = [link.removeprefix(f"{address}/").partition(".html")[0] for link in links_found(browser, text)]
+        assert page in ["", *list(dict.fromkeys(links))[:3]], f"{text}: {links}"
 
     browser.get(f"{address}/names.html")
     browser.find_element(By.ID, "names-filter").send_keys("ctc loss_v2")

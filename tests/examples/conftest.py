@@ -1,4 +1,4 @@
-"""Runs the examples as a user runs them."""
+"""Fixtures that run the examples as a user does."""
 
 import re
 from pathlib import Path
@@ -10,23 +10,23 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @pytest.fixture
 def source_of():
-    """The path of an example, by its name."""
+    """`source_of(name)` returns the path of an example."""
     return lambda name: EXAMPLES / f"{name}.py"
 
 
 @pytest.fixture
 def run_example(run_here, source_of):
-    """`run_example(name, *arguments)` runs an example, and gives the lines that it prints."""
+    """`run_example(name, *arguments)` runs an example and returns the lines that it prints."""
     return lambda name, *arguments: run_here(source_of(name), *arguments)
 
 
 @pytest.fixture
 def read_line():
-    """`read_line(pattern, line)` gives what the groups of a pattern match, which has to match the whole line."""
+    """`read_line(pattern, line)` returns the groups of a pattern that must match the whole line."""
 
     def read(pattern, line):
-        found = re.fullmatch(pattern, line)
-        assert found is not None, f"{line!r} is no {pattern!r}"
-        return found.groups()
+        match = re.fullmatch(pattern, line)
+        assert match is not None, f"{line!r} does not match {pattern!r}"
+        return match.groups()
 
     return read

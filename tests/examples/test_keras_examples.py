@@ -1,4 +1,4 @@
-"""The example of `fit` trains as Keras alone does, in each of its modes."""
+"""The example of `fit` trains like plain Keras in each of its modes."""
 
 import re
 import runpy
@@ -15,9 +15,9 @@ def test_keras_digits_trains_two_pipelines_as_keras_alone_trains_and_says_what_e
     assert ipus == "4 IPU(s); an update: 2 replica(s) x 4 batch(es) x 8 images = 64 images"
     assert updates == "40 updates, 4 in each run of the program"
     assert stages == ["stage 0: hidden_0", "stage 0: hidden_1", "stage 1: hidden_2", "stage 1: answer"]
-    here, alone = map(float, read_line(r"test accuracy: (\S+), Keras alone: (\S+)", accuracy))
-    assert here == pytest.approx(alone, abs=0.003)
-    assert here > 0.7
+    in_scope, alone = map(float, read_line(r"test accuracy: (\S+), Keras alone: (\S+)", accuracy))
+    assert in_scope == pytest.approx(alone, abs=0.003)
+    assert in_scope > 0.7
     assert float(losses.removeprefix("largest difference of an epoch's loss: ")) < 1e-4
     assert float(weights.removeprefix("largest difference of a weight: ")) < 1e-4
 
@@ -30,16 +30,16 @@ def test_keras_digits_learns_the_same_with_accumulated_gradients_and_no_stages(s
     mode = (2, 2, 1)
     model, (own_losses, _) = digits["train_on_ipus"](*mode, epochs=1)
     np.testing.assert_allclose(own_losses, losses, rtol=1e-4)
-    for own, weight in zip(model.get_weights(), alone.get_weights(), strict=True):
-        np.testing.assert_allclose(own, weight, atol=1e-4)
+    for actual, weight in zip(model.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(actual, weight, atol=1e-4)
     digits["describe"](model, *mode)
-    said = "2 IPU(s); an update: 2 replica(s) x 2 batch(es) x 16 images = 64 images"
-    assert said in capsys.readouterr().out.splitlines()
+    line = "2 IPU(s); an update: 2 replica(s) x 2 batch(es) x 16 images = 64 images"
+    assert line in capsys.readouterr().out.splitlines()
 
 
 def test_keras_digits_says_which_accumulation_would_do(run_example, capsys):
     with pytest.raises(SystemExit):
         run_example("keras_digits", "--replicas", "2", "--stages", "2", "--accumulate", "2")
-    said = capsys.readouterr().err
-    assert "--accumulate 2: 64 images an update are shared by 2 replica(s)" in said
-    assert "give a divisor of 32 that 4 divides, to fill 2 stages" in said
+    errors = capsys.readouterr().err
+    assert "--accumulate 2: 64 images an update are shared by 2 replica(s)" in errors
+    assert "give a divisor of 32 that 4 divides, to fill 2 stages" in errors

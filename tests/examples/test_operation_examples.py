@@ -1,4 +1,4 @@
-"""The examples print what they claim, and each example has a test."""
+"""The examples of operations print the documented results, and each example has a test."""
 
 import json
 import os
@@ -27,7 +27,7 @@ PRINTED = {
         "streamed_outputs: y (2,)",
         "answers: [0.0, 10.0] to [70.0, 80.0]",
     ],
-    # From (3, 4), at a distance of 5, 19 steps of 0.25 leave 0.25.
+    # From (3, 4), at distance 5, 19 steps of 0.25 leave a distance of 0.25.
     "custom_operations": ["after 19 steps of a quarter: [0.15 0.2 ]", "squares: [0.02 0.04]"],
     "serving": ["y = 5.50", "stages: [1. 4.]"],
     "smallest_feed": [
@@ -49,14 +49,14 @@ def test_example_prints_what_it_claims(run_example, name):
 
 
 def test_functions_are_shared_and_a_second_start_loads_what_the_first_compiled(run_example, read_line):
-    plain, outlined, same = run_example("functions")
-    operations, _ = read_line(r"plain: (\d+) operations, nothing shared; compiled in (\S+) s", plain)
+    first_line, outlined, same = run_example("functions")
+    operations, _ = read_line(r"plain: (\d+) operations, nothing shared; compiled in (\S+) s", first_line)
     fewer, _ = read_line(r"outlined: (\d+) operations, 48 calls of 2 functions; compiled in (\S+) s", outlined)
     assert 2 * int(fewer) < int(operations)
     assert same == "the same loss and gradients: True"
     first, second, times = run_example("second_start")
-    words = r"\{'ExecutablesStored': (\d), 'ExecutablesLoaded': (\d)\} traced in \S+ s, ready and run in \S+ s"
-    assert [read_line(words, line) for line in (first, second)] == [("1", "0"), ("0", "1")]
+    pattern = r"\{'ExecutablesStored': (\d), 'ExecutablesLoaded': (\d)\} traced in \S+ s, ready and run in \S+ s"
+    assert [read_line(pattern, line) for line in (first, second)] == [("1", "0"), ("0", "1")]
     read_line(r"cold (\S+) s, warm (\S+) s: \d+ times as fast", times)
 
 
@@ -85,7 +85,7 @@ def test_observing_prints_its_metrics_and_writes_a_trace(run_example, tmp_path):
 
 
 def test_host_work_prints_looks_up_calls_cpp_and_ends_where_a_check_does_not_hold(run_example, tmp_path):
-    stderr = os.dup(2)  # TensorFlow prints past Python.
+    stderr = os.dup(2)  # TensorFlow prints to the file descriptor, not to Python's stream.
     with (tmp_path / "printed").open("w+") as file:
         os.dup2(file.fileno(), 2)
         try:
@@ -97,9 +97,9 @@ def test_host_work_prints_looks_up_calls_cpp_and_ends_where_a_check_does_not_hol
         printed = file.read()
     assert total == "the first replica's total: 12.0"
     assert re.fullmatch(r"the run ended: \[the total is too high\] .* \[1[24]\] .* \[10\]", ended)
-    for replica, (totals, words) in enumerate((([4, 8, 12], '"one" "three"'), ([7, 14, 21], '"three" "seventeen"'))):
+    for replica, (totals, text) in enumerate((([4, 8, 12], '"one" "three"'), ([7, 14, 21], '"three" "seventeen"'))):
         assert list(map(int, re.findall(rf"replica {replica}: total: (\d+)", printed)))[:3] == totals
-        assert printed.count(f"replica {replica}: step 2 has [{words}]\n") >= 1
+        assert printed.count(f"replica {replica}: step 2 has [{text}]\n") >= 1
 
 
 def test_dataset_iterator_finds_the_line_with_a_hundred_losses_a_run(run_example, read_line):
@@ -109,7 +109,7 @@ def test_dataset_iterator_finds_the_line_with_a_hundred_losses_a_run(run_example
         steps, loss = run.split(": mean loss ")
         assert steps == f"steps {begin} to {begin + 99}"
         losses.append(float(loss))
-    # From far off to the variance of the noise, 0.1 squared.
+    # The loss falls to the variance of the noise, 0.1 squared.
     assert losses[0] > 0.1
     assert losses[-1] == pytest.approx(0.01, rel=0.2)
     slope, intercept = map(float, read_line(r"y = (\S+) x \+ (\S+)", line))

@@ -1,4 +1,4 @@
-"""The examples that train networks in loops of their own print what they claim."""
+"""The examples with their own training loops print the documented results."""
 
 import re
 import runpy
@@ -23,7 +23,7 @@ def test_digits_learns_to_read_in_ten_epochs_and_draws_the_curve(run_example, re
     assert (folder / "digits.png").read_bytes().startswith(b"\x89PNG")
     result = float(accuracy.removeprefix("test accuracy: "))
     assert result >= 0.95
-    # A whole number of the 360 test images, though they make no whole number of batches.
+    # The accuracy counts each of the 360 test images once, although they do not fill the last batch.
     assert result * 360 == pytest.approx(round(result * 360), abs=0.02)
     assert float(results[-1][2]) == pytest.approx(result, abs=0.001)
 
@@ -50,8 +50,8 @@ def test_machine_report_says_that_bytes_pass_faster_than_floats(run_example, rea
 
 
 def test_text_learns_to_tell_the_languages_apart(run_example, read_line):
-    words, *epochs, accuracy = run_example("text")
-    assert words.startswith("120 words, such as ")
+    vocabulary, *epochs, accuracy = run_example("text")
+    assert vocabulary.startswith("120 words, such as ")
     results = [read_line(r"epoch (\d)  training loss (\S+)  test accuracy (\S+)", line) for line in epochs]
     assert [int(number) for number, _, _ in results] == [1, 2, 3, 4, 5]
     assert float(results[-1][1]) < 0.2 * float(results[0][1])
@@ -70,16 +70,16 @@ def test_replicated_digits_learns_on_four_replicas_what_one_learns_from_the_whol
         assert float(end) < 0.1 * float(begin)
         assert float(accuracy) > 0.94
     assert float(losses.removeprefix("largest difference of a loss: ")) < 1e-4
-    # The weights are of the order of one, after 120 updates with momentum.
+    # The weights have magnitude 1 after 120 updates with momentum.
     assert float(weights.removeprefix("largest difference of a weight: ")) < 1e-3
 
 
 def test_advice_traces_a_model_anew_for_other_batches_and_stages(run_example, tmp_path):
     small = ["--layers", "1", "--width", "32", "--tokens", "8", "--words", "50", "--batch", "1"]
-    said = "\n".join(run_example("advice", *small, "--save", str(tmp_path / "report.json")))
-    assert "train language_model on Bow in Bow Pod16: a prediction" in said
-    assert "micro-batches of 2 in place of 1" in said
-    assert "`report.advice(retrace=True)`" not in said
+    output = "\n".join(run_example("advice", *small, "--save", str(tmp_path / "report.json")))
+    assert "train language_model on Bow in Bow Pod16: a prediction" in output
+    assert "micro-batches of 2 in place of 1" in output
+    assert "`report.advice(retrace=True)`" not in output
     assert (tmp_path / "report.json").exists()
 
 
@@ -93,9 +93,9 @@ def test_an_overflow_stops_the_ipu_and_not_the_cpu(run_example):
 
 def test_precision_report_advises_a_scale_and_layers(run_example, tmp_path):
     text = " ".join(run_example("precision_report", str(tmp_path)))
-    assert "take 4096; from 2 to 524288 fit" in " ".join(text.split())
-    assert "`sums` computes numbers up to 2^18" in text
-    assert "`means` would then get numbers that are beyond float16" in text
+    assert "use 4096; scales from 2 to 524288 fit" in " ".join(text.split())
+    assert "`sums` computes values up to 2^18" in text
+    assert "`means` would then receive values beyond float16" in text
     assert text.count(": 0 of 1") == 2
     for name in ("small_losses", "large_sums"):
         assert (tmp_path / f"{name}.html").read_text().startswith("<!doctype html>")
@@ -104,11 +104,11 @@ def test_precision_report_advises_a_scale_and_layers(run_example, tmp_path):
 def test_two_processes_learn_what_one_learns_and_popdist_is_there_for_scripts_that_ask(
     run_example, source_of, read_line, tmp_path
 ):
-    both = tmp_path / "both.py"  # One start of two processes for two examples.
+    script = tmp_path / "both.py"  # Two processes start once for both examples.
     paths = [str(source_of(name)) for name in ("popdist_digits", "many_hosts")]
-    both.write_text(f"import runpy\nfor path in {paths}:\n    runpy.run_path(path)\n")
+    script.write_text(f"import runpy\nfor path in {paths}:\n    runpy.run_path(path)\n")
     done = subprocess.run(
-        [sys.executable, "-m", "tensorflow_ipu", "run", "--num-instances", "2", "--num-replicas", "4", both],
+        [sys.executable, "-m", "tensorflow_ipu", "run", "--num-instances", "2", "--num-replicas", "4", script],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -136,9 +136,9 @@ def test_two_processes_learn_what_one_learns_and_popdist_is_there_for_scripts_th
     for number, line in enumerate(instances):
         *numbers, first, last, accuracy = read_line(pattern, line)
         assert numbers == [str(number)] * 2
-        found = [first, last, accuracy]
+        printed = [first, last, accuracy]
         expected = re.findall(r"\d\.\d+", alone)
-        assert [float(each) for each in found] == pytest.approx([float(each) for each in expected], abs=0.01)
+        assert [float(text) for text in printed] == pytest.approx([float(text) for text in expected], abs=0.01)
         assert float(last) < 0.2 * float(first)
 
 
@@ -154,8 +154,8 @@ def test_a_training_that_was_stopped_goes_on_with_the_same_numbers(run_example, 
 def test_bert_is_asked_whether_it_fits_a_pod(run_example, read_line):
     small = ["--layers", "4", "--width", "64", "--tokens", "8", "--words", "100", "--batch", "1"]
     *ipus, times = (lines := run_example("bert_pod4", *small))[:5]
-    found = [read_line(r"IPU (\d): fits, (\d+)% to (\d+)% of its memory", line) for line in ipus]
-    assert [number for number, _, _ in found] == list("0123")
+    reports = [read_line(r"IPU (\d): fits, (\d+)% to (\d+)% of its memory", line) for line in ipus]
+    assert [number for number, _, _ in reports] == list("0123")
     read_line(r"\d\.\d+ ms a micro-batch, [\d,]+ sequences a second", times)
     advice = lines[5:]
     assert advice
@@ -166,10 +166,12 @@ def test_sharding_trains_an_autoencoder_and_tells_its_ipus_apart(run_example, re
     losses, *ipus = run_example("sharding")
     first, last = map(float, read_line(r"loss (\S+) before, (\S+) after 400 steps", losses))
     assert last < 0.1 * first
-    found = [read_line(r"IPU (\d): (\d+) bytes of variables, works (\d+)% of the time", line) for line in ipus]
-    assert [number for number, _, _ in found] == ["0", "1"]
-    assert all(int(size) >= 3 * 4 * 64 * 8 for _, size, _ in found)  # A half of the weights, and two moments of it.
-    assert all(0 < int(share) < 100 for _, _, share in found)
+    reports = [read_line(r"IPU (\d): (\d+) bytes of variables, works (\d+)% of the time", line) for line in ipus]
+    assert [number for number, _, _ in reports] == ["0", "1"]
+    assert all(
+        int(size) >= 3 * 4 * 64 * 8 for _, size, _ in reports
+    )  # An IPU has half of the weights and their two moments.
+    assert all(0 < int(share) < 100 for _, _, share in reports)
 
 
 def test_pipeline_trains_as_one_piece_does_and_draws_its_plan(run_example, read_line, tmp_path):

@@ -1,4 +1,4 @@
-"""Compiled programs that are kept on disk: found by other processes, by calls, configuration and variable; faults."""
+"""The executable cache: other processes load from it; it is set by calls, the configuration and a variable; errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_ipu as ipu
 from tensorflow_ipu._native import executable_cache
 
-# What a process does before, where its data begin, and whether the program runs at all.
+# The program of a process: `before` is inserted at its beginning, and its data begin at `first`.
 PROGRAM = """
     import sys
     import tensorflow as tf
@@ -34,9 +34,9 @@ PROGRAM = """
             outfeed.enqueue(total)
 
     strategy.run(program, (tf.constant(3),))
-    found = outfeed.dequeue().numpy().tolist() if {first} else "nothing"
+    results = outfeed.dequeue().numpy().tolist() if {first} else "nothing"
     counters = ("ExecutablesStored", "ExecutablesLoaded")
-    print(*(ipu.counter_value(name) for name in counters), total.numpy(), found)
+    print(*(ipu.counter_value(name) for name in counters), total.numpy(), results)
     """
 CONFIGURED = """
     config = ipu.IPUConfig()
@@ -46,7 +46,7 @@ CONFIGURED = """
     config.configure_ipu_system()
 """
 CALLED = """
-    tf.function(lambda x: x + 1)(tf.constant(1))  # TensorFlow numbers what comes after.
+    tf.function(lambda x: x + 1)(tf.constant(1))  # TensorFlow numbers later functions.
     ipu.executables.set_cache(sys.argv[1])
 """
 
@@ -64,7 +64,7 @@ def script(before: str, first: int) -> str:
     return PROGRAM.format(before="\n    ".join(line.strip() for line in before.splitlines()), first=first)
 
 
-# A process that compiles alone fills the cache, one that runs finds the program with other data, and says nothing.
+# A process that only compiles fills the cache. A process that runs loads the program for other data, and logs nothing.
 def test_other_processes_find_what_was_compiled(run_script, tmp_path):
     cache = tmp_path / "made" / "here"
     compiled = run_script(script(CONFIGURED, 0), str(cache))
@@ -97,7 +97,7 @@ def test_call_goes_before_configuration_and_variable(monkeypatch, tmp_path):
 def test_faults_of_folders_are_named_and_change_nothing(monkeypatch, tmp_path, refused):
     (tmp_path / "file").write_text("no folder")
     inside = tmp_path / "file" / "folder"
-    with pytest.raises(ValueError, match=f"`folder` is `{inside}`, and cannot be made: Not a directory"):
+    with pytest.raises(ValueError, match=f"`folder` is `{inside}`, which cannot be created: Not a directory"):
         ipu.executables.set_cache(inside)
     config = ipu.IPUConfig()
     config.serialization_output_folder = str(inside)
@@ -107,9 +107,9 @@ def test_faults_of_folders_are_named_and_change_nothing(monkeypatch, tmp_path, r
     refused(ValueError, "`--executable_cache_path` in `TF_POPLAR_FLAGS` is", ipu.IPUConfig().configure_ipu_system)
     monkeypatch.setenv("TF_POPLAR_FLAGS", "--executable_cache_path=")
     refused(ValueError, "names no folder; write `--executable_cache_path=FOLDER`", ipu.IPUConfig().configure_ipu_system)
-    for error, given in ((TypeError, 1.5), (TypeError, True), (ValueError, 0)):
+    for error, max_bytes in ((TypeError, 1.5), (TypeError, True), (ValueError, 0)):
         with pytest.raises(error, match="`max_bytes` must be"):
-            ipu.executables.set_cache(tmp_path, given)  # type: ignore[arg-type]
+            ipu.executables.set_cache(tmp_path, max_bytes)  # type: ignore[arg-type]
     assert ipu.executables.cache_folder() is None
 
 
@@ -130,14 +130,14 @@ def test_key_is_another_for_another_processor_version_or_flag(monkeypatch):
 
 @pytest.fixture
 def compiled(strategy: Any) -> Any:
-    """`compiled(function)` compiles and runs it with new names, and gives its result and what was stored and loaded."""
+    """`compiled(function)` traces and runs a function; returns its result and how many executables were stored and loaded."""
     del strategy
     names = ("ExecutablesStored", "ExecutablesLoaded")
 
     def run(function: Any) -> tuple[float, int, int]:
-        before = [ipu.counter_value(name) or 0 for name in names]
+        old_counts = [ipu.counter_value(name) or 0 for name in names]
         result = ipu.IPUStrategy().run(tf.function(function, jit_compile=True), (tf.constant(3.0),))
-        stored, loaded = ((ipu.counter_value(name) or 0) - count for name, count in zip(names, before, strict=True))
+        stored, loaded = ((ipu.counter_value(name) or 0) - count for name, count in zip(names, old_counts, strict=True))
         return float(result), stored, loaded
 
     return run
@@ -147,17 +147,17 @@ def square(x: Any) -> Any:
     return x * x
 
 
-# A folder under the file's name ended the process, a pipe was waited for, and another program's file was run.
+# Without checks, a folder of this name ended the process, a pipe blocked it, and it ran the file of another program.
 def test_file_that_cannot_be_used_costs_only_the_compilation(compiled, tmp_path):
     ipu.executables.set_cache(tmp_path)
     assert compiled(lambda x: x + 1) == (4, 1, 0)
-    [other] = tmp_path.iterdir()
+    [first_file] = tmp_path.iterdir()
     assert compiled(square) == (9, 1, 0)
-    [file] = set(tmp_path.iterdir()) - {other}
+    [file] = set(tmp_path.iterdir()) - {first_file}
     assert compiled(square) == (9, 0, 1)
-    shutil.copy(other, file)
+    shutil.copy(first_file, file)
     assert compiled(square) == (9, 1, 0)
-    for make in (os.mkfifo, lambda path: path.symlink_to(other)):
+    for make in (os.mkfifo, lambda path: path.symlink_to(first_file)):
         file.unlink()
         make(file)
         assert compiled(square) == (9, 1, 0)
@@ -165,11 +165,11 @@ def test_file_that_cannot_be_used_costs_only_the_compilation(compiled, tmp_path)
     file.unlink()
     file.mkdir()
     assert compiled(square) == (9, 0, 0)
-    assert set(tmp_path.iterdir()) == {file, other}
+    assert set(tmp_path.iterdir()) == {file, first_file}
 
 
 def test_folder_that_cannot_be_written_is_only_read(compiled):
-    ipu.executables.set_cache("/proc/self")  # Where nobody can make a file.
+    ipu.executables.set_cache("/proc/self")  # No user can create a file there.
     assert ipu.executables.cache_folder() == "/proc/self"
     assert compiled(square) == (9, 0, 0)
 
@@ -182,9 +182,9 @@ def test_folder_that_others_may_write_is_said_and_their_executables_are_used_onl
     assert folder.stat().st_mode & 0o022 == 0
     assert compiled(square) == (9, 1, 0)
     assert caplog.text == ""
-    folder.chmod(0o1777)  # Others may add files, and not exchange any.
+    folder.chmod(0o1777)  # Other users can add files, but cannot replace any.
     ipu.executables.set_cache(folder)
-    # Under a name for this user, since others may have stored under the plain one.
+    # The name of the file includes the user, because other users may have stored a file of the plain name.
     assert compiled(square) == (9, 1, 0)
     assert caplog.text == ""
     folder.chmod(0o777)
@@ -192,7 +192,7 @@ def test_folder_that_others_may_write_is_said_and_their_executables_are_used_onl
         ipu.executables.set_cache(folder)
     assert caplog.text.count("may be written to by others") == 1
     assert f"`{folder}`, where executables are kept" in caplog.text
-    assert "set `TENSORFLOW_IPU_TRUST_EXECUTABLES=1` if you trust all who may write there" in caplog.text
+    assert "set `TENSORFLOW_IPU_TRUST_EXECUTABLES=1` if you trust all users who may write there" in caplog.text
     assert compiled(square) == (9, 0, 1)
     for file in folder.iterdir():
         file.chmod(0o666)
@@ -208,10 +208,10 @@ def test_folder_of_another_user_is_said_alike_by_call_configuration_and_variable
     actual = os.stat
 
     def of_another(path: Any, **options: Any) -> os.stat_result:
-        found = list(actual(path, **options))
+        values = list(actual(path, **options))
         if Path(path) == folder:
-            found[4:6] = 12345, 12345
-        return os.stat_result(found)
+            values[4:6] = 12345, 12345
+        return os.stat_result(values)
 
     monkeypatch.setattr(executable_cache.os, "stat", of_another)
     config = ipu.IPUConfig()
@@ -235,9 +235,9 @@ def test_folder_of_another_user_is_said_alike_by_call_configuration_and_variable
 
 def test_compiled_program_starts_without_the_compiler(strategy, tmp_path):
     def loaded_by(call: Any) -> int:
-        before = ipu.counter_value("ExecutablesLoaded") or 0
+        old_count = ipu.counter_value("ExecutablesLoaded") or 0
         call()
-        return (ipu.counter_value("ExecutablesLoaded") or 0) - before
+        return (ipu.counter_value("ExecutablesLoaded") or 0) - old_count
 
     with strategy.scope():
         variable = tf.Variable(2.0)
@@ -254,7 +254,7 @@ def test_compiled_program_starts_without_the_compiler(strategy, tmp_path):
         prepared = ipu.compile(tf.function(lambda x: x * 3), (tf.constant(1.0),))
         counts.append(ipu.counter_value("ExecutablesStored"))
         assert loaded_by(prepared.run) == 1
-        if len(counts) == 2:  # What is not whole is made anew.
+        if len(counts) == 2:  # A truncated file is compiled again.
             (file,) = tmp_path.iterdir()
             file.write_bytes(file.read_bytes()[:100])
     assert counts == [counts[0], counts[0], counts[0] + 1]

@@ -1,4 +1,4 @@
-"""Programs as files that run elsewhere: weights, names, threads, pipelines, replicas, time-outs, the end, faults."""
+"""The embedded runtime: weights, names, threads, pipelines, replicas, timeouts, stops and errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WEIGHTS = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 
 @pytest.fixture
 def start() -> Iterator[Any]:
-    """`embedded_runtime_start`, whose applications stop with the test."""
+    """Returns `embedded_runtime_start`; its applications are stopped after the test."""
     started: list[RuntimeContext] = []
 
     def begin(*args: Any, **kwargs: Any) -> RuntimeContext:
@@ -50,7 +50,7 @@ def compile_to(path: Path, frozen: bool, pipelined: bool) -> str:
     with ipu.IPUStrategy().scope():
         weights = tf.Variable(WEIGHTS, name="weights")
         infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors({"x": tf.zeros([2]), "factor": 0}).repeat())
-        infeed.initializer  # noqa: B018  (The access starts it.)
+        infeed.initializer  # noqa: B018  (Reading the attribute starts it.)
         outfeed = ipu.IPUOutfeedQueue()
 
         def body(x: Any, factor: Any) -> Any:
@@ -82,19 +82,19 @@ def compile_to(path: Path, frozen: bool, pipelined: bool) -> str:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """`compiled(count, frozen, pipelined)` is such a file for so many IPUs, which is made once."""
-    return functools.cache(lambda _, *how: compile_to(tmp_path_factory.mktemp("app") / "app.poplar_exec", *how))
+    """`compiled(count, frozen, pipelined)` returns such a file for `count` IPUs, and compiles it only once."""
+    return functools.cache(lambda _, *options: compile_to(tmp_path_factory.mktemp("app") / "app.poplar_exec", *options))
 
 
 @pytest.fixture
 def make(replicas: Any, compiled: Callable[..., str]) -> Callable[..., str]:
-    """`make(count, frozen, pipelined)` is the file of a program for a device of so many IPUs, which it configures."""
+    """`make(count, frozen, pipelined)` configures a device of `count` IPUs, and returns the file of a program for it."""
 
-    def made(count: int, frozen: bool, pipelined: bool = False) -> str:
+    def file_for(count: int, frozen: bool, pipelined: bool = False) -> str:
         replicas(count)
         return compiled(count, frozen, pipelined)
 
-    return made
+    return file_for
 
 
 def expected(x: Any, factor: float, bias: float) -> Any:
@@ -108,13 +108,13 @@ def check(context: RuntimeContext, factor: int, bias: float = 1.0) -> None:
 
 
 def by_threads(call: Callable[[int], None], count: int) -> None:
-    """Calls with each number below `count`, each on a thread of its own."""
+    """Calls the function with each number below `count`, each time on a new thread."""
     with ThreadPoolExecutor(count) as pool:
         list(pool.map(call, range(count)))
 
 
 def check_by_threads(context: RuntimeContext) -> None:
-    by_threads(lambda at: [check(context, factor) for factor in range(100 * at, 100 * at + 20)] and None, 4)
+    by_threads(lambda index: [check(context, factor) for factor in range(100 * index, 100 * index + 20)] and None, 4)
 
 
 def test_another_process_runs_it_with_its_weights_and_does_not_compile(make, run_script):
@@ -126,7 +126,7 @@ def test_another_process_runs_it_with_its_weights_and_does_not_compile(make, run
         import tensorflow_ipu as ipu
         from tensorflow_ipu.executables import embedded_runtime as runtime
 
-        tf.function(lambda x: x + 1)(tf.constant(1))  # TensorFlow numbers what comes after.
+        tf.function(lambda x: x + 1)(tf.constant(1))  # TensorFlow numbers later functions.
         weights = {"weights": tf.constant([[1.0, 0.0], [0.0, 2.0]]), "bias": tf.constant(0.5)}
         (same, y), context = runtime.embedded_runtime_start_and_call(
             sys.argv[1], weights, [tf.constant(10), tf.constant([1.0, 2.0])], "app"
@@ -157,8 +157,8 @@ def test_frozen_program_answers_threads_and_fails_by_name(make, start, refused):
     check(other, 3, 2.0)
     check(context, 4)
     for factor in (2000, 1):
-        given = [tf.constant(factor), [1.0, 2.0]]
-        refused(tf.errors.InvalidArgumentError, "too large a factor", embedded_runtime_call, given, context)
+        inputs = [tf.constant(factor), [1.0, 2.0]]
+        refused(tf.errors.InvalidArgumentError, "too large a factor", embedded_runtime_call, inputs, context)
     check(other, 5, 2.0)
     embedded_runtime_stop(other)
     embedded_runtime_stop(other)
@@ -174,9 +174,9 @@ def test_pipeline_and_replicas_answer_calls_that_nothing_follows_and_end_in_time
     if pipelined:
         embedded_runtime_stop(context)
         context = start(path, [1.0], "app", timeout=10**9)
-        given, words = [tf.constant(1), [1.0, 2.0]], r"`app` has not answered within 0.05 s"
-        late = tf.errors.DeadlineExceededError
-        refused(late, words, embedded_runtime_call, given, context, timeout_seconds=0.05)
+        inputs, message = [tf.constant(1), [1.0, 2.0]], r"`app` has not answered within 0.05 s"
+        error = tf.errors.DeadlineExceededError
+        refused(error, message, embedded_runtime_call, inputs, context, timeout_seconds=0.05)
 
 
 def test_calls_bring_an_element_of_each_infeed_and_are_answered_from_each_outfeed(strategy, start, tmp_path):
@@ -186,9 +186,9 @@ def test_calls_bring_an_element_of_each_infeed_and_are_answered_from_each_outfee
 
         def program() -> None:
             for _ in tf.range(3):
-                one, other = (next(infeed) for infeed in infeeds)
-                outfeeds[0].enqueue({"y": one["x"] * tf.cast(other["by"], tf.float32)})
-                outfeeds[1].enqueue({"sum": one["x"] + other["x"], "by": one["by"]})
+                first, second = (next(infeed) for infeed in infeeds)
+                outfeeds[0].enqueue({"y": first["x"] * tf.cast(second["by"], tf.float32)})
+                outfeeds[1].enqueue({"sum": first["x"] + second["x"], "by": first["by"]})
 
         path: Any = experimental_application_compile_op(program, [], tmp_path / "app")
     context = start(path.numpy().decode(), [], "app")
@@ -196,9 +196,9 @@ def test_calls_bring_an_element_of_each_infeed_and_are_answered_from_each_outfee
     assert [spec.name for spec in context.signature().streamed_outputs] == ["y", "by", "sum"]
 
     def call(by: int) -> None:
-        for at in range(10):
-            y, same, total = embedded_runtime_call([by, [1.0, at], 2, [0.5, by]], context)
-            assert (y.numpy().tolist(), same.numpy(), total.numpy().tolist()) == ([2, 2 * at], by, [1.5, at + by])
+        for x in range(10):
+            y, same, total = embedded_runtime_call([by, [1.0, x], 2, [0.5, by]], context)
+            assert (y.numpy().tolist(), same.numpy(), total.numpy().tolist()) == ([2, 2 * x], by, [1.5, x + by])
 
     by_threads(call, 3)
 
@@ -209,11 +209,11 @@ def test_device_runs_as_many_applications_as_it_has_ipus(make, start, refused):
     for factor in range(5):
         check(first, factor, 1.0)
         check(second, factor, 2.0)
-    for other, ipus in ((path, 1), (two, 2)):
-        words = f"has 2 IPUs, of which other applications use 2, and this one wants {ipus}"
-        refused(RuntimeError, words, start, other, [3.0], "other")
+    for file, ipus in ((path, 1), (two, 2)):
+        message = f"has 2 IPUs, but other applications use 2, and this one needs {ipus}"
+        refused(RuntimeError, message, start, file, [3.0], "other")
     embedded_runtime_stop(first)
-    refused(RuntimeError, "use 1, and this one wants 2", start, two, [3.0], "other")
+    refused(RuntimeError, "use 1, and this one needs 2", start, two, [3.0], "other")
     check(start(path, [3.0], "third"), 5, 3.0)
 
 
@@ -223,7 +223,7 @@ def test_overflow_ends_an_application(start, tmp_path, refused):
     config.configure_ipu_system()
     with ipu.IPUStrategy().scope():
         infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors({"x": tf.zeros([2], tf.float16)}).repeat())
-        infeed.initializer  # noqa: B018  (The access starts it.)
+        infeed.initializer  # noqa: B018  (Reading the attribute starts it.)
         outfeed = ipu.IPUOutfeedQueue()
 
         def program() -> Any:
@@ -236,17 +236,21 @@ def test_overflow_ends_an_application(start, tmp_path, refused):
     np.testing.assert_array_equal(y, [30000, 60000])
 
     def overflow() -> None:
-        for _ in range(3):  # An answer may come before its run has ended, and the next call fails then.
+        for _ in range(3):  # The first call may still be answered before its run fails. Then a later call fails.
             embedded_runtime_call([tf.constant([2.0, 2.0], tf.float16)], context)
 
     refused(tf.errors.OpError, "Floating point exception", overflow)
 
 
 def rewritten(
-    path: str, target: Path, manifest: dict[str, Any] | None = None, more: dict[str, bytes] | None = None, **how: Any
+    path: str,
+    target: Path,
+    manifest: dict[str, Any] | None = None,
+    more: dict[str, bytes] | None = None,
+    **options: Any,
 ) -> Path:
-    """Copies an application with changes to its manifest, and with more entries."""
-    with zipfile.ZipFile(path) as source, zipfile.ZipFile(target, "w", **how) as archive:
+    """Copies an application with changes of its manifest and additional entries."""
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(target, "w", **options) as archive:
         for name in source.namelist():
             contents = source.read(name)
             if name == "application.json":
@@ -257,7 +261,7 @@ def rewritten(
     return target
 
 
-# An entry `executables/../x` was written outside of the folder, and each start left that folder.
+# An entry `executables/../x` was written outside of the temporary folder, and each start left this folder.
 def test_names_in_an_application_are_no_paths_and_starts_leave_nothing(make, start, tmp_path, monkeypatch):
     path = make(1, frozen=True)
     temporary = tmp_path / "temporary"
@@ -280,13 +284,13 @@ def test_names_in_an_application_are_no_paths_and_starts_leave_nothing(make, sta
 def test_application_for_another_processor_is_compiled_at_the_start(make, start, tmp_path):
     path = make(1, frozen=True)
     for key, expected_loads in (({}, 1), ({"key": "another"}, 0)):
-        # Under a name of its own, as this process has compiled the program already.
+        # With another name, because this process has already compiled the program.
         file = rewritten(path, tmp_path / "app", {"name": f"renamed{expected_loads}", **key})
-        before = ipu.counter_value("ExecutablesLoaded") or 0
+        old_count = ipu.counter_value("ExecutablesLoaded") or 0
         context = start(file, [1.0], "app")
         check(context, 3)
         embedded_runtime_stop(context)
-        assert (ipu.counter_value("ExecutablesLoaded") or 0) - before == expected_loads
+        assert (ipu.counter_value("ExecutablesLoaded") or 0) - old_count == expected_loads
 
 
 def test_start_that_fails_leaves_no_queue_and_no_executable(make, start, monkeypatch):
@@ -304,7 +308,7 @@ def test_start_that_fails_leaves_no_queue_and_no_executable(make, start, monkeyp
     assert len(released) == 1
     assert threading.active_count() == threads
 
-    # Ctrl-C between the start of the first thread and that of the next left the first one running.
+    # Ctrl-C after the start of the first thread and before the second left the first one running.
     monkeypatch.undo()
     begin = threading.Thread.start
 
@@ -329,7 +333,7 @@ def test_application_that_cannot_be_written_leaves_no_file(strategy, tmp_path, m
         raise OSError(28, "No space left on device")
 
     with strategy.scope():
-        infeed.initializer  # noqa: B018  (The access starts it.)
+        infeed.initializer  # noqa: B018  (Reading the attribute starts it.)
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         (tmp_path / "app").write_text("the last one")
         for folder in (tmp_path / "app", None):
@@ -337,8 +341,8 @@ def test_application_that_cannot_be_written_leaves_no_file(strategy, tmp_path, m
                 patch.setattr(application_compile_op.zipfile.ZipFile, "writestr", fail)
                 with pytest.raises(OSError, match="No space left on device"):
                     experimental_application_compile_op(program, [], folder)
-        left = [file for file in tmp_path.iterdir() if not file.name.startswith("__autograph")]  # TensorFlow's.
-        assert [(file.name, file.read_text()) for file in left] == [("app", "the last one")]
+        files = [file for file in tmp_path.iterdir() if not file.name.startswith("__autograph")]  # TensorFlow's.
+        assert [(file.name, file.read_text()) for file in files] == [("app", "the last one")]
         path: Any = experimental_application_compile_op(program, [], name="scope/app")
         infeed.deleter  # noqa: B018
     assert Path(path.numpy().decode()).name == "scope_app.poplar_exec"
@@ -349,16 +353,18 @@ def test_ambiguous_and_oversized_applications_are_refused(make, start, tmp_path,
     path = make(1, frozen=True)
     with zipfile.ZipFile(path) as archive:
         [name] = [name for name in archive.namelist() if name.startswith("executables/")]
-    for file, words in (
+    for file, message in (
         (rewritten(path, tmp_path / "twice", more={name: b"another"}), f"it has `{name}` 2 times"),
         (rewritten(path, tmp_path / "packed", compression=zipfile.ZIP_DEFLATED), "`application.json` in it is compr"),
         (rewritten(path, tmp_path / "list", {"arguments": None, "other": 1}), "unexpected keyword argument 'other'"),
     ):
-        refused(ValueError, f"`executable_file` is `{file}`, which is no program .*{words}", start, file, [1.0], "app")
+        refused(
+            ValueError, f"`executable_file` is `{file}`, which is no program .*{message}", start, file, [1.0], "app"
+        )
     large = rewritten(path, tmp_path / "large")
     contents = bytearray(large.read_bytes())
-    at = contents.rindex(name.encode()) - 46  # The entry in the directory; its sizes are at 20 and 24.
-    contents[at + 20 : at + 28] = 2 * (1 << 30).to_bytes(4, "little")
+    entry = contents.rindex(name.encode()) - 46  # The entry in the directory has its sizes at offsets 20 and 24.
+    contents[entry + 20 : entry + 28] = 2 * (1 << 30).to_bytes(4, "little")
     large.write_bytes(contents)
     refused(ValueError, f"its entries are larger than its {len(contents)} bytes", start, large, [1.0], "app")
 
@@ -373,27 +379,27 @@ def test_faults_are_named(make, replicas, start, tmp_path, refused):
     for name in ("text", "zip"):
         refused(ValueError, f"`executable_file` is `.*{name}`, which is no program", start, tmp_path / name, [], "app")
     refused(ValueError, "it has no `application.json`", start, tmp_path / "zip", [], "app")
-    for error, words, given in [
+    for error, message, inputs in [
         (TypeError, "Expected the inputs to be a list", 3),
         (ValueError, "expects 2 inputs .`bias`, `weights`., but 1 were provided", [1.0]),
         (ValueError, r"shape at position 1 \(`weights`\). Expected \(2, 2\), but input 1 has shape \(\)", [1.0, 1.0]),
         (ValueError, r"dtype at position 0 \(`bias`\). Expected float32, but input 0 has dtype int32", [1, weights]),
         (ValueError, "names `bias`, `weights` in `inputs`, which has `other`", {"other": 1}),
     ]:
-        refused(error, words, start, path, given, "app")
-    words = "`timeout` must be a positive number of microseconds, but is 0"
-    refused(ValueError, words, start, path, [1.0, weights], "app", timeout=0)
+        refused(error, message, start, path, inputs, "app")
+    message = "`timeout` must be a positive number of microseconds, but is 0"
+    refused(ValueError, message, start, path, [1.0, weights], "app", timeout=0)
     context = start(path, [1.0, weights], "app")
-    for error, words, given in [
+    for error, message, inputs in [
         (ValueError, "expects 2 inputs .`factor`, `x`., but 1 were", [1]),
         (ValueError, r"shape at position 1 \(`x`\)", [1, [1.0]]),
         (TypeError, r"dtype at position 1 \(`x`\)", [1, [1, 2]]),
     ]:
-        refused(error, words, embedded_runtime_call, given, context)
+        refused(error, message, embedded_runtime_call, inputs, context)
     embedded_runtime_stop(context)
-    words = "`func` uses 0 infeeds and 0 outfeeds"
-    refused(ValueError, words, experimental_application_compile_op, lambda x: x + 1, [1.0])
+    message = "`func` uses 0 infeeds and 0 outfeeds"
+    refused(ValueError, message, experimental_application_compile_op, lambda x: x + 1, [1.0])
     four = make(4, frozen=False)
     replicas(1)
-    words, given = "compiled for a device of 4 IPUs, and `/device:IPU:0` has 1", [1, [1.0, 2.0]]
-    refused(ValueError, words, embedded_runtime_start_and_call, four, [1.0, weights], given, "app")
+    message, inputs = "compiled for a device of 4 IPUs, but `/device:IPU:0` has 1", [1, [1.0, 2.0]]
+    refused(ValueError, message, embedded_runtime_start_and_call, four, [1.0, weights], inputs, "app")

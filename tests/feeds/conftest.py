@@ -1,4 +1,4 @@
-"""What the tests of queues share: datasets that wait for the test, and calls on other threads."""
+"""Fixtures for tests of queues: datasets that wait for the test, and calls on other threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensorflow_ipu._native.library import native
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Lets tests of many shapes share the functions that are traced for them, which save compilations."""
+    """Groups tests of many shapes, so that they share traced functions and compilations."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::tensorflow_ipu.errors.RecompilationWarning"))
@@ -33,17 +33,17 @@ def no_flags_and_no_limit_to_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.fixture
 def infeed_of() -> Iterator[Callable[..., ipu.IPUInfeedQueue]]:
-    """`infeed_of(dataset, **options)` is a queue that reads the dataset already, until the test's end at the latest."""
-    made: weakref.WeakSet[ipu.IPUInfeedQueue] = weakref.WeakSet()
+    """Returns a function: `infeed_of(dataset, **options)` makes an initialized queue, which ends with the test."""
+    queues: weakref.WeakSet[ipu.IPUInfeedQueue] = weakref.WeakSet()
 
     def make(dataset: tf.data.Dataset, **options: Any) -> ipu.IPUInfeedQueue:
         queue = ipu.IPUInfeedQueue(dataset, **options)
         queue.initializer  # noqa: B018  (The access starts it.)
-        made.add(queue)
+        queues.add(queue)
         return queue
 
     yield make
-    for queue in made:  # Another fixture or a traceback may still have it.
+    for queue in queues:  # A fixture or a traceback may still refer to the queue.
         assert queue._feed is not None
         native.ipu_infeed_drop(queue._feed.number)
 
@@ -51,14 +51,15 @@ def infeed_of() -> Iterator[Callable[..., ipu.IPUInfeedQueue]]:
 @tf.function(jit_compile=True)
 def _echo(source: Any, sink: Any, n: Any) -> None:
     i = 0
-    while i < n:  # With `tf.range(n)` TensorFlow compiles anew for each n.
+    while i < n:  # With `tf.range(n)`, TensorFlow would compile again for each n.
         sink.enqueue(source._dequeue() if isinstance(source, ipu.IPUInfeedQueue) else next(source))
         i += 1
 
 
 @pytest.fixture
 def echo(strategy: ipu.IPUStrategy) -> Callable[..., None]:
-    """`echo(source, sink, n)` runs a program that enqueues the next `n` elements of a queue or iterator.
+    """Returns a function: `echo(source, sink, n)` runs a program that enqueues the next `n` elements of a queue or
+    iterator.
 
     All tests share the one `tf.function`, so that each element spec is compiled once for all of them.
     """
@@ -72,15 +73,15 @@ def _take_one(source: Any) -> Any:
 
 @pytest.fixture
 def take_one(strategy: ipu.IPUStrategy) -> Callable[[Any], Any]:
-    """`take_one(source)` runs a program that returns the next element of a queue or iterator."""
+    """Returns a function: `take_one(source)` runs a program that returns the next element of a queue or iterator."""
     return lambda source: strategy.run(_take_one, (source,))
 
 
 @pytest.fixture
 def until_waiting(until: Callable[..., None]) -> Callable[..., None]:
-    """`until_waiting(source)` returns when a program waits for an element of the queue or iterator.
+    """Returns a function: `until_waiting(source)` returns when a program waits for an element of the queue or iterator.
 
-    `until_waiting(source, sink, n)` returns when the outfeed `sink` holds n elements besides.
+    `until_waiting(source, sink, n)` also waits until the outfeed `sink` holds n elements.
     """
 
     def wait(source: Any, sink: Any = None, n: int = 0) -> None:
@@ -94,14 +95,14 @@ def until_waiting(until: Callable[..., None]) -> Callable[..., None]:
 
 @pytest.fixture
 def start(in_thread: Callable[..., Future[Any]]) -> Iterator[Callable[..., Future[Any]]]:
-    """`start(call)` makes the call on a thread, and returns its future. Runs that a failed test left waiting end."""
+    """Returns a function: `start(call)` runs `call` on a thread, and returns its future. Waiting runs are ended."""
     yield in_thread
     ipu.feeds.shut_down(0)
 
 
 @pytest.fixture
 def numbers() -> Callable[..., tf.data.Dataset]:
-    """`numbers(n)` is the dataset of the int32 scalars 0 to n - 1; `numbers(a, b)` starts at a."""
+    """Returns a function: `numbers(n)` is the dataset of the int32 scalars 0 to n - 1; `numbers(a, b)` starts at a."""
 
     def make(*bounds: int) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices(np.arange(*bounds, dtype=np.int32))

@@ -1,4 +1,4 @@
-"""What is written to files of tensors, what comes back, what benchmarks of datasets and infeeds report, what is refused."""
+"""Files of tensors: their content, imports and errors; and reports of benchmarks of datasets and infeeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> str:
 
 
 def _arrays(file: str) -> dict[str, np.ndarray]:
-    """The arrays of a file by name, as NumPy alone reads them."""
+    """Returns the arrays of a file by name, as plain NumPy reads them."""
     with np.load(file) as archive:
         return {name: archive[name] for name in archive.files if name != "__metadata__"}
 
@@ -70,11 +70,11 @@ def test_single_tensor_has_the_name_of_the_feed_or_its_own(numbers, file):
         assert list(_arrays(file)) == [name]
 
 
-@pytest.mark.parametrize("there", [0, 3])
-def test_dataset_that_ends_too_early_leaves_the_old_file(numbers, file, there):
+@pytest.mark.parametrize("available", [0, 3])
+def test_dataset_that_ends_too_early_leaves_the_old_file(numbers, file, available):
     Path(file).write_text("old")
-    with pytest.raises(tf.errors.OutOfRangeError, match=f"ended after {there} elements, and `num_elements` is 4"):
-        feeds.dataset_extractor(numbers(there), 4, file, "feed")
+    with pytest.raises(tf.errors.OutOfRangeError, match=f"ended after {available} elements, and `num_elements` is 4"):
+        feeds.dataset_extractor(numbers(available), 4, file, "feed")
     assert Path(file).read_text() == "old"
     assert list(Path(file).parent.iterdir()) == [Path(file)]
 
@@ -100,9 +100,9 @@ def test_graph_writes_at_once_or_with_each_run_and_tells_of_a_dataset_that_ends_
             session.run(operation)
             _assert_written(file, {"feed": np.arange(3, dtype=np.int32)})
             Path(file).unlink()
-        for there in (0, 2):
-            operation = feeds.dataset_extractor(tf.data.Dataset.range(there), 3, file, "feed")
-            with pytest.raises(tf.errors.OutOfRangeError, match=f"after {there} elements, and `num_elements` is 3"):
+        for available in (0, 2):
+            operation = feeds.dataset_extractor(tf.data.Dataset.range(available), 3, file, "feed")
+            with pytest.raises(tf.errors.OutOfRangeError, match=f"after {available} elements, and `num_elements` is 3"):
                 session.run(operation)
 
 
@@ -115,7 +115,7 @@ def test_dataset_and_infeed_go_to_a_file_at_once(images, numbers, file, strategy
     queue = infeed_of(numbers(9))
     assert int(take_one(queue)) == 0
     feeds.export_dataset_to_file(queue, file, 9)
-    assert int(take_one(queue)) == 1  # It keeps its position.
+    assert int(take_one(queue)) == 1  # The queue keeps its position.
     capsys.readouterr()
     for print_stats in (True, False):
         feeds.dataset_extractor(numbers(3), 3, file, "feed", print_stats=print_stats)
@@ -141,8 +141,8 @@ def test_all_faults_of_inputs_are_reported_at_once(file):
         tf.TensorSpec([2], tf.float32, "absent"),
         tf.TensorSpec([2], tf.float32),
     ]
-    words = r"`inputs` holds ''.*; .*`shape` has shape.*; .*`type` has type.*; .*`absent`"
-    with pytest.raises(ValueError, match=words):
+    message = r"`inputs` holds ''.*; .*`shape` has shape.*; .*`type` has type.*; .*`absent`"
+    with pytest.raises(ValueError, match=message):
         feeds.export_inputs_to_file(inputs, file, {"shape": [1.0], "type": [0.5, 1.5], "": [1.0, 2.0]})
     assert not Path(file).exists()
 
@@ -161,18 +161,18 @@ def _blank(variables: list[tf.Variable]) -> list[tf.Variable]:
     return [tf.Variable(tf.zeros_like(variable), name=variable.name.removesuffix(":0")) for variable in variables]
 
 
-def _assert_equal(variables: list[Any], others: list[Any]) -> None:
-    for variable, other in zip(variables, others, strict=True):
-        assert variable.dtype == other.dtype
-        np.testing.assert_array_equal(np.asarray(variable), np.asarray(other))
+def _assert_equal(variables: list[Any], expected_variables: list[Any]) -> None:
+    for variable, expected in zip(variables, expected_variables, strict=True):
+        assert variable.dtype == expected.dtype
+        np.testing.assert_array_equal(np.asarray(variable), np.asarray(expected))
 
 
 def test_variables_come_back_under_their_names_or_those_of_a_dict(weights, file):
     for names in ([weight.name for weight in weights], [weight.name.removesuffix(":0") for weight in weights]):
         assert feeds.export_variables(weights, names, file) is None
-        for given in (file, [file]):
+        for filenames in (file, [file]):
             blank = _blank(weights)
-            assert feeds.import_variables(blank, given) is None
+            assert feeds.import_variables(blank, filenames) is None
             _assert_equal(blank, weights)
     feeds.export_variables(weights[:2], ["a", "b"], file)
     blank = _blank(weights[:2])
@@ -192,10 +192,10 @@ def test_handles_stand_for_variables_and_metadata_of_the_user_is_kept(weights, f
 def test_variables_of_a_strategy_and_weights_of_a_keras_model_come_back(strategy, file):
     parts = [keras.Input([3]), keras.layers.Dense(2, name="a"), keras.layers.Dense(1, name="b")]
     model = keras.Sequential(parts)
-    trained, other = model.weights, keras.models.clone_model(model).weights
+    trained, copy = model.weights, keras.models.clone_model(model).weights
     feeds.export_variables(trained, [weight.path for weight in trained], file)
-    feeds.import_variables(other, file)
-    _assert_equal(other, trained)
+    feeds.import_variables(copy, file)
+    _assert_equal(copy, trained)
     with strategy.scope():
         variable, blank = tf.Variable([1.0, 2.0], name="w"), tf.Variable([0.0, 0.0], name="w")
     feeds.export_variables([variable], ["w"], file)
@@ -255,8 +255,8 @@ def test_file_that_is_missing_or_of_another_format_is_refused(file, tmp_path, re
         np.savez(archive, a=np.zeros(3))
     for content in (b"", b"no archive", b"PK\x03\x04 broken", Path(file).read_bytes()):
         Path(file).write_bytes(content)
-        words = "is no file of tensors that this package has written"
-        refused(ValueError, words, feeds.import_variables, variables, file)
+        message = "is not a file of tensors that this package has written"
+        refused(ValueError, message, feeds.import_variables, variables, file)
     refused(FileNotFoundError, "none", feeds.import_variables, variables, str(none))
     refused(FileNotFoundError, "none/file", feeds.export_variables, variables, ["a"], str(none / "file"))
 
@@ -265,7 +265,7 @@ _DATASET = tf.data.Dataset.range(3)
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "words"),
+    ("call", "error", "message"),
     [
         (lambda: feeds.dataset_extractor([1], 1, "f", "n"), TypeError, "`dataset` must be a `tf.data.Dataset`"),
         (lambda: feeds.dataset_extractor(_DATASET, 0, "f", "n"), ValueError, "`num_elements` must be at least 1"),
@@ -291,9 +291,9 @@ _DATASET = tf.data.Dataset.range(3)
         (lambda: feeds.infeed_benchmark(_DATASET, 1, 1), TypeError, "`infeed_queue` must be an `IPUInfeedQueue`"),
     ],
 )
-def test_bad_arguments_are_refused(call, error, words, tmp_path, monkeypatch):
+def test_bad_arguments_are_refused(call, error, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         call()
     assert not any(tmp_path.iterdir())
 
@@ -306,7 +306,7 @@ def _epochs(report: Any) -> list[dict[str, float]]:
 
 @pytest.fixture(params=["dataset", "infeed"])
 def benchmark(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """`dataset_benchmark`, and `infeed_benchmark` of a queue over the same dataset."""
+    """Returns `dataset_benchmark`, or `infeed_benchmark` of a queue over the same dataset."""
     if request.param == "dataset":
         return feeds.dataset_benchmark
     return lambda dataset, *args, **options: feeds.infeed_benchmark(ipu.IPUInfeedQueue(dataset), *args, **options)
@@ -314,7 +314,7 @@ def benchmark(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.fixture
 def pairs() -> tf.data.Dataset:
-    """Endless elements of 4 * 4 + 1 = 17 bytes."""
+    """Returns an infinite dataset of elements of 4 * 4 + 1 = 17 bytes."""
     return tf.data.Dataset.from_tensors({"x": tf.zeros([4]), "y": tf.constant(True)}).repeat()
 
 
@@ -339,8 +339,8 @@ def test_each_epoch_counts_elements_bytes_and_time(benchmark, pairs, strategy, c
 
 def test_all_epochs_are_one_pass_over_the_dataset_whose_error_comes_as_it_is(benchmark, numbers):
     assert len(_epochs(benchmark(numbers(30), 3, 10, print_stats=False))) == 3
-    words = r"after 30 elements.*needs 40: 4 epochs \(`number_of_epochs`\) of 10.*`repeat\(\)`"
-    with pytest.raises(tf.errors.OutOfRangeError, match=words):
+    message = r"after 30 elements.*needs 40: 4 epochs \(`number_of_epochs`\) of 10.*`repeat\(\)`"
+    with pytest.raises(tf.errors.OutOfRangeError, match=message):
         benchmark(numbers(30), 4, 10, print_stats=False)
     dataset = numbers(5).map(lambda n: tf.debugging.check_numerics(1.0 / tf.cast(n - 3, tf.float32), "oops"))
     with pytest.raises(tf.errors.InvalidArgumentError, match="oops"):
@@ -365,7 +365,7 @@ def test_graph_measures_anew_with_each_run(benchmark, pairs, numbers):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         report = benchmark(numbers(12), 2, 6, print_stats=False)
         assert report.shape == [1]
-        for _ in range(2):  # One pass each: the dataset has no more.
+        for _ in range(2):  # Each benchmark makes one pass, because the dataset has no more elements.
             epochs = json.loads(session.run(report)[0])["epochs"]
             assert [epoch["total_bytes_processed"] for epoch in epochs] == [24, 24]
         with pytest.raises(tf.errors.OutOfRangeError):
@@ -411,7 +411,7 @@ def test_closed_session_ends_a_benchmark(benchmark, start):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "words"),
+    ("arguments", "error", "message"),
     [
         ((0, 10), ValueError, "`number_of_epochs` must be at least 1, but is 0"),
         ((1, -1), ValueError, "`elements_per_epochs` must be at least 1, but is -1"),
@@ -422,8 +422,8 @@ def test_closed_session_ends_a_benchmark(benchmark, start):
         ((1, 1, True, "yes"), TypeError, "`(do_memcpy|apply_debug_options)` must be True or False"),
     ],
 )
-def test_bad_arguments_raise_where_the_original_returns_the_error(benchmark, pairs, arguments, error, words):
-    with pytest.raises(error, match=words):
+def test_bad_arguments_raise_where_the_original_returns_the_error(benchmark, pairs, arguments, error, message):
+    with pytest.raises(error, match=message):
         benchmark(pairs, *arguments)
 
 

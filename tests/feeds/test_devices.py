@@ -1,4 +1,4 @@
-"""Queues on other devices than the first, and of `TF_POPLAR_FLAGS`: data that does not pass between host and device."""
+"""Queues on other devices than the first; and `TF_POPLAR_FLAGS`, by which no data passes between host and device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def test_queues_serve_the_second_device_and_go_quietly_after_it(configured_first
     take = tf.function(lambda: next(iterator), jit_compile=True, autograph=False)
     assert int(strategy.run(take)) == 5
     strategy.run(_program, (infeed, outfeed))
-    # The end of a queue once failed on the device that was no more, in the collector, where nobody can handle it.
+    # The end of a queue once failed on a deleted device, in the garbage collector, where no caller can handle the
+    # error.
     reset_ipu_configuration()
     np.testing.assert_array_equal(outfeed.dequeue(), [0, 1, 2])
     del infeed, outfeed
@@ -54,13 +55,15 @@ def test_both_devices_run_at_once_with_queues_of_their_own(tap, numbers, infeed_
 
 @pytest.mark.parametrize("passed", [True, False], ids=["passed", "captured"])
 def test_queue_of_another_device_is_refused_in_words(passed, numbers, infeed_of, strategy, configure):
-    # The program once failed with a message on the name of an inner variable.
+    # The program once failed with a message about the name of an inner variable.
     configure(1, 1)
     infeed, outfeed = infeed_of(numbers(10), device_ordinal=1), ipu.IPUOutfeedQueue(device_ordinal=1)
     for queue, use in ((infeed, lambda queue: queue._dequeue()), (outfeed, lambda queue: queue.enqueue(1) and None)):
         program = tf.function(use if passed else lambda: use(queue), jit_compile=True, autograph=False)  # noqa: B023
-        words = r"runs on `/device:IPU:0`, but .* serves `/device:IPU:1`: make the queue inside `strategy.scope\(\)`"
-        with pytest.raises(ValueError, match=words):
+        message = (
+            r"runs on `/device:IPU:0`, but .* belongs to `/device:IPU:1`: make the queue inside `strategy.scope\(\)`"
+        )
+        with pytest.raises(ValueError, match=message):
             strategy.run(program, (queue,) if passed else ())
 
 
@@ -70,7 +73,7 @@ OUTFEED = "--synthetic_data_categories=outfeed"
 
 
 def run(infeed: Any, outfeed: Any) -> Any:
-    """Runs a program, traced now, that passes on three elements and returns their sum."""
+    """Traces and runs a program that passes on three elements and returns their sum."""
 
     @tf.function(jit_compile=True)
     def program() -> Any:
@@ -100,7 +103,7 @@ def test_synthetic_feeds_carry_nothing(flags, total, rows, queues, monkeypatch):
     assert len(list(outfeed)) == 0
     if total == 0:
         infeed.deleter  # noqa: B018
-        assert run(infeed, outfeed) == 0  # It needs no initialized queue, nor any element.
+        assert run(infeed, outfeed) == 0  # The program needs no initialized queue, and no element.
     elif rows == 0:
         last = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
         run(infeed, last)
@@ -119,7 +122,7 @@ def test_flags_count_when_a_program_is_traced(queues, monkeypatch):
 
 
 def test_synthetic_outfeed_that_is_an_argument_gives_empty_results(monkeypatch):
-    """The queue knew of no element, and so `dequeue` said that nothing enqueues to it."""
+    """The queue had no layout, so `dequeue` raised an error that nothing enqueues to it."""
     monkeypatch.setenv("TF_POPLAR_FLAGS", ALL)
     outfeed = ipu.IPUOutfeedQueue()
     program = tf.function(lambda queue: queue.enqueue({"x": tf.ones([2])}) and None, jit_compile=True, autograph=False)

@@ -1,4 +1,4 @@
-"""How runs end that get no more data: which error they raise, in time, and what stays readable."""
+"""The end of runs without further data: the error that they raise, in time, and the elements that stay readable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCALAR = tf.TensorSpec([], tf.int32)
 
 
 def error_of(call: Any) -> Exception:
-    """The exception that a call raises."""
+    """Returns the exception that a call raises."""
     with pytest.raises(Exception) as caught:  # noqa: PT011  (The caller looks at it.)
         call()
     return caught.value
@@ -40,13 +40,13 @@ def test_exhausted_queue_raises_out_of_range_until_it_is_restarted(numbers, infe
             echo(infeed, outfeed, 100)
     infeed.initializer  # noqa: B018
     echo(infeed, outfeed, 3)
-    assert elements(outfeed) == [*range(7), 0, 1, 2]  # What was enqueued is kept.
+    assert elements(outfeed) == [*range(7), 0, 1, 2]  # Enqueued elements were kept.
     with pytest.raises(tf.errors.OutOfRangeError, match="ended after 0 elements"):
         take_one(infeed_of(numbers(0)))
 
 
 def test_end_in_the_middle_of_a_body_keeps_the_whole_iterations_and_variables(numbers, infeed_of, strategy, take_one):
-    infeed, other, outfeed = infeed_of(numbers(5)), infeed_of(numbers(9)), ipu.IPUOutfeedQueue()
+    infeed, second_infeed, outfeed = infeed_of(numbers(5)), infeed_of(numbers(9)), ipu.IPUOutfeedQueue()
     with strategy.scope():
         variable = tf.Variable(10)
 
@@ -56,13 +56,13 @@ def test_end_in_the_middle_of_a_body_keeps_the_whole_iterations_and_variables(nu
             x = infeed._dequeue()
             variable.assign_add(x)
             outfeed.enqueue((x, infeed._dequeue()))
-            other._dequeue()
+            second_infeed._dequeue()
 
     with pytest.raises(tf.errors.OutOfRangeError):
         strategy.run(program, (tf.constant(9),))
     assert [leaf.numpy().tolist() for leaf in outfeed.dequeue()] == [[0, 2], [1, 3]]
     assert int(variable) == 10
-    assert int(take_one(other)) == 2
+    assert int(take_one(second_infeed)) == 2
 
 
 def _failing_map(x: Any) -> Any:
@@ -110,8 +110,8 @@ def test_failing_dataset_raises_the_error_that_it_raises_on_the_host_until_it_is
 ):
     dataset = fail(numbers(10))
     on_host = error_of(lambda: list(dataset))
-    said = [line for line in str(on_host).splitlines() if line.strip() and "Traceback" not in line]
-    gist = said[0].rpartition("Iterator::")[2].partition(": ")[2] or said[0]
+    message_lines = [line for line in str(on_host).splitlines() if line.strip() and "Traceback" not in line]
+    gist = message_lines[0].rpartition("Iterator::")[2].partition(": ")[2] or message_lines[0]
     infeed, outfeed = infeed_of(dataset), ipu.IPUOutfeedQueue()
     for _ in range(2):
         on_ipu = error_of(lambda: echo(infeed, outfeed, 10))
@@ -124,21 +124,21 @@ def test_failing_dataset_raises_the_error_that_it_raises_on_the_host_until_it_is
 
 @pytest.mark.parametrize("shape", [[0], [1], [3], [4], [3, 2]], ids=str)
 def test_element_that_is_not_of_the_datasets_spec_ends_the_run(shape, infeed_of, echo):
-    said = [2, 3] if len(shape) > 1 else [2]  # One has as many numbers as the spec says, in another shape.
+    expected_shape = [2, 3] if len(shape) > 1 else [2]  # One shape has as many values as the spec, but another rank.
 
     def lie(i: Any) -> Any:
-        row = tf.numpy_function(lambda i: np.zeros(shape if i == 2 else said, np.float32), [i], tf.float32)
-        row.set_shape(said)
+        row = tf.numpy_function(lambda i: np.zeros(shape if i == 2 else expected_shape, np.float32), [i], tf.float32)
+        row.set_shape(expected_shape)
         return row
 
     infeed, outfeed = infeed_of(Dataset.range(10).map(lie)), ipu.IPUOutfeedQueue()
-    words = [re.escape(str(each).replace(" ", "")) for each in (shape, said)]
+    patterns = [re.escape(str(part).replace(" ", "")) for part in (shape, expected_shape)]
     with pytest.raises(
         tf.errors.InvalidArgumentError,
-        match=rf"yielded a tensor of shape {words[0]} and type float.*has shape {words[1]}",
+        match=rf"yielded a tensor of shape {patterns[0]} and type float.*has shape {patterns[1]}",
     ):
         echo(infeed, outfeed, 10)
-    assert outfeed.dequeue().shape == (2, *said)
+    assert outfeed.dequeue().shape == (2, *expected_shape)
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -152,14 +152,14 @@ def test_deleting_or_restarting_the_queue_ends_a_run_that_waits(restarted, tap, 
         run.result(60)
     assert elements(outfeed) == [1, 2, 3]
     if restarted:
-        tap.put(*range(100))  # Whatever the old pass still takes, the new one gets the rest.
+        tap.put(*range(100))  # The new pass gets all elements that the old pass no longer takes.
         echo(infeed, outfeed, 10)
         assert len(elements(outfeed)) == 10
 
 
 @pytest.fixture
 def stuck() -> Iterator[SimpleNamespace]:
-    """A dataset that has `entered` Python, waits there until it is `released`, has `left`, and gives an element."""
+    """Returns a dataset that sets `entered` in Python, waits for `released`, sets `left`, and yields an element."""
     stuck = SimpleNamespace(entered=threading.Event(), released=threading.Event(), left=threading.Event())
 
     def generate() -> Any:
@@ -207,7 +207,7 @@ def test_deleting_the_outfeed_ends_a_run_at_its_next_enqueue(tap, infeed_of, ech
 def test_wait_limit_ends_runs_that_wait_longer_alone(tap, infeed_of, echo, start, until_waiting, until):
     infeed, outfeed = infeed_of(tap.dataset), ipu.IPUOutfeedQueue()
     tap.put(1, 2)
-    until(lambda: native.ipu_infeed_ready(infeed._feed.number) == 2)  # For these the run does not wait.
+    until(lambda: native.ipu_infeed_ready(infeed._feed.number) == 2)  # The run does not wait for these elements.
     feeds.set_wait_limit(0.05)
     with pytest.raises(tf.errors.DeadlineExceededError, match=r"waited 50 ms for an element.*`feeds.set_wait_limit`"):
         echo(infeed, outfeed, 3)

@@ -62,7 +62,7 @@ def test_outfeed_says_of_each_graph_whether_that_enqueues(infeed):
 
 @pytest.mark.parametrize("is_eager", [True, False])
 def test_initializer_and_deleter_belong_to_the_graph_of_the_queue_wherever_they_are_read(is_eager):
-    with tf.Graph().as_default() as own:
+    with tf.Graph().as_default() as queue_graph:
         queue, outfeed = (
             ipu.IPUInfeedQueue(tf.data.Dataset.range(9).map(lambda i: tf.cast(i, tf.int32))),
             ipu.IPUOutfeedQueue(),
@@ -73,13 +73,13 @@ def test_initializer_and_deleter_belong_to_the_graph_of_the_queue_wherever_they_
         assert tf.executing_eagerly() is is_eager
         return [queue.initializer, queue.deleter, outfeed.deleter]
 
-    if is_eager:  # As on any thread that enters no graph.
+    if is_eager:  # This is the case on any thread that enters no graph.
         with ThreadPoolExecutor() as threads:
             operations = threads.submit(read).result(60)
     else:
         operations = read()
-    assert [operation.graph for operation in operations] == [own] * 3
-    with Session(graph=own) as session:
+    assert [operation.graph for operation in operations] == [queue_graph] * 3
+    with Session(graph=queue_graph) as session:
         session.run(operations[0])
         assert session.run(result) == 0 + 1 + 2
         session.run(operations[1:])
@@ -97,8 +97,8 @@ def test_program_goes_on_where_it_stopped_until_the_dataset_ends(infeed):
         session.run(initializer)
         assert session.run(dequeued).shape == (0,)
         assert session.run(result) == 0 + 1 + 2
-        with Session() as other:  # The position is the queue's, not the session's.
-            assert other.run(result) == 3 + 4 + 5
+        with Session() as second_session:  # The position belongs to the queue, not to the session.
+            assert second_session.run(result) == 3 + 4 + 5
         np.testing.assert_array_equal(session.run(dequeued), range(6))
         assert session.run(dequeued).shape == (0,)
         assert session.run(result) == 6 + 7 + 8
@@ -120,7 +120,7 @@ def test_deleter_and_initializer_can_be_run_in_turn(infeed):
                 session.run(result)
 
 
-# XLA may have used the memory of what names the queues to the program for something else.
+# XLA may have reused the memory of the state variable that names the queues to the program.
 @pytest.mark.parametrize("count_of_replicas", [1, 2])
 def test_queues_serve_the_next_run_after_one_that_failed_midway(count_of_replicas, replicas):
     strategy = replicas(2 * count_of_replicas)
@@ -177,7 +177,7 @@ def test_dequeue_that_was_built_for_other_elements_fails_and_loses_none():
     result, small = program_with(np.ones(2, np.float32))
     with Session() as session:
         session.run(result)
-        with pytest.raises(tf.errors.FailedPreconditionError, match="another structure, type or shape than those that"):
+        with pytest.raises(tf.errors.FailedPreconditionError, match="structure, type or shape than this dequeue was"):
             session.run(large)
         np.testing.assert_array_equal(session.run(small), [[1, 1]])
 
@@ -199,8 +199,12 @@ def test_structured_int8_elements_keep_their_values_and_are_taken_a_few_at_a_tim
         taken = [session.run(two) for _ in range(3)]
     assert [len(part["x"]) for part in taken] == [2, 1, 0]
     assert {part["x"].dtype for part in taken} == {np.dtype(np.int8)}
-    for part in (lambda one: one["x"], lambda one: one["rows"][0], lambda one: one["rows"][1][0]):
-        np.testing.assert_array_equal(np.concatenate([part(one) for one in taken]), values)
+    for part in (
+        lambda element: element["x"],
+        lambda element: element["rows"][0],
+        lambda element: element["rows"][1][0],
+    ):
+        np.testing.assert_array_equal(np.concatenate([part(element) for element in taken]), values)
 
 
 @pytest.mark.parametrize("initialized", [True, False])
@@ -228,7 +232,7 @@ def test_table_of_a_dataset_may_be_initialized_after_the_initializer_ran_or_is_n
             with pytest.raises(tf.errors.FailedPreconditionError, match="Table not initialized"):
                 session.run(program)
             session.run(initializer)
-        session.run(deleter)  # Nobody has asked for an element: the pump ends all the same.
+        session.run(deleter)  # No program has requested an element, but the pump ends too.
 
 
 def test_enqueue_on_its_own_runs_in_a_session():

@@ -1,4 +1,4 @@
-"""The elements and arguments of an infeed and of `BufferDataset`: those that a program can take, and those that it cannot."""
+"""The elements and arguments of an infeed and of `BufferDataset`, supported and unsupported ones."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ REFUSED = (tf.int64, tf.float64, tf.bfloat16, tf.int16, tf.uint16, tf.uint32, tf
 X, Y, Z = np.int32(7), np.arange(3, dtype=np.float32), np.array([[True], [False]])
 
 
-def same(taken: Any, given: Any) -> None:
+def same(taken: Any, expected: Any) -> None:
     """Asserts equal structures, dtypes and values."""
-    tf.nest.assert_same_structure(taken, given, check_types=True)
-    for ours, theirs in zip(tf.nest.flatten(taken), tf.nest.flatten(given), strict=True):
-        assert ours.dtype == theirs.dtype
-        np.testing.assert_array_equal(ours, theirs)
+    tf.nest.assert_same_structure(taken, expected, check_types=True)
+    for actual_leaf, expected_leaf in zip(tf.nest.flatten(taken), tf.nest.flatten(expected), strict=True):
+        assert actual_leaf.dtype == expected_leaf.dtype
+        np.testing.assert_array_equal(actual_leaf, expected_leaf)
 
 
 STRUCTURES = [
@@ -48,8 +48,8 @@ def test_structures_arrive_as_the_dataset_has_them(infeed_of, strategy):
     queues = [infeed_of(dataset) for dataset in (*datasets, *lists)]
     program = tf.function(lambda: [queue._dequeue() for queue in queues], jit_compile=True, autograph=False)
     taken = strategy.run(program)
-    for found, dataset in zip(taken, datasets, strict=False):
-        same(found, next(dataset.as_numpy_iterator()))
+    for element, dataset in zip(taken, datasets, strict=False):
+        same(element, next(dataset.as_numpy_iterator()))
     assert isinstance(taken[-2], tuple)
     same(taken[-2], (Y, Y + 1))
     assert isinstance(taken[-1], tuple)
@@ -57,7 +57,7 @@ def test_structures_arrive_as_the_dataset_has_them(infeed_of, strategy):
 
 
 def test_elements_that_no_feed_carries_are_refused():
-    one = Dataset.from_tensors(X)
+    single = Dataset.from_tensors(X)
     lists = [(X, (Y, Z)), ((X,),), {"x": (X, Y)}, ({"x": (X, Y)}, Z), (X, Pair(X, Y)), {"a": {"b": (X,)}}]
     refused = {
         r"Nested list/tuple input shapes are not supported: .* Map the dataset": map(Dataset.from_tensors, lists),
@@ -66,22 +66,22 @@ def test_elements_that_no_feed_carries_are_refused():
             Dataset.from_tensors((X, tf.zeros([4]))).batch(2),
             Dataset.from_tensors({"x": X, "y": Y}).padded_batch(2),
             Dataset.from_generator(lambda: [Y], output_types=tf.float32),
-            one.map(lambda x: tf.py_function(lambda x: x, [x], tf.int32)),
+            single.map(lambda x: tf.py_function(lambda x: x, [x], tf.int32)),
         ],
-        r"the dataset's elements hold .*; a feed carries dense tensors alone": [
+        r"the dataset's elements hold .*; a feed carries dense tensors only": [
             Dataset.from_tensors(tf.ragged.constant([[1], [2, 3]])),
             Dataset.from_tensors(tf.sparse.from_dense([[1]])),
             Dataset.from_tensors((X, None)),
-            one.repeat(4).window(2),
+            single.repeat(4).window(2),
         ],
-        # All faults are named together.
+        # One error reports all problems.
         r"(?s)Nested list/tuple.*\(None, 4, 2\) is not fully defined.*drop_remainder": [
             Dataset.from_tensors((tf.zeros([4, 2]), (1, 2))).batch(3)
         ],
     }
-    for words, datasets in refused.items():
+    for message, datasets in refused.items():
         for dataset in datasets:
-            with pytest.raises(ValueError, match=words):
+            with pytest.raises(ValueError, match=message):
                 ipu.IPUInfeedQueue(dataset)
 
 
@@ -102,13 +102,15 @@ def test_types_and_shapes_that_an_ipu_takes_arrive_unchanged(infeed_of, echo):
     same(taken, values)
 
 
-@pytest.mark.parametrize("dtype", REFUSED, ids=lambda one: one.name)
+@pytest.mark.parametrize("dtype", REFUSED, ids=lambda dtype: dtype.name)
 def test_type_that_no_ipu_takes_is_refused_by_the_initializer(dtype):
     name = "double" if dtype == tf.float64 else dtype.name
     value = tf.constant(["a"]) if dtype == tf.string else tf.zeros([1], dtype)
-    queue = ipu.IPUInfeedQueue(Dataset.from_tensors(({"a": X}, value)))  # Made without complaint.
-    words = rf"Unsupported datatype {name} on index 1 of .*\(int32, float32, float16, bool, int8, uint8\).*dataset\.map"
-    with pytest.raises(tf.errors.FailedPreconditionError, match=words) as info:
+    queue = ipu.IPUInfeedQueue(Dataset.from_tensors(({"a": X}, value)))  # Creating the queue raises no error.
+    message = (
+        rf"Unsupported datatype {name} on index 1 of .*\(int32, float32, float16, bool, int8, uint8\).*dataset\.map"
+    )
+    with pytest.raises(tf.errors.FailedPreconditionError, match=message) as info:
         queue.initializer  # noqa: B018
     ways = {"floating": "`tf.cast(x, tf.float32)`", "integer": "`tf.cast(x, tf.int32)`", "complex": "`tf.math.real(x)`"}
     way_out = next((way for kind, way in ways.items() if getattr(dtype, f"is_{kind}")), "turn them to numbers")
@@ -117,17 +119,19 @@ def test_type_that_no_ipu_takes_is_refused_by_the_initializer(dtype):
 
 
 def test_dimension_of_size_zero_is_refused_when_the_queue_starts():
-    words = "^Detected an input tensor to an infeed queue with a dimension of size 0: that on index {} .*leave it out"
+    message = "^Detected an input tensor to an infeed queue with a dimension of size 0: that on index {} .*leave it out"
     for shape in [(0,), (3, 0), (0, 0, 2)]:
-        queue = ipu.IPUInfeedQueue(Dataset.from_tensors({"a": X, "b": tf.zeros(shape)}))  # Made without complaint.
-        with pytest.raises(tf.errors.InvalidArgumentError, match=words.format(1)):
+        queue = ipu.IPUInfeedQueue(
+            Dataset.from_tensors({"a": X, "b": tf.zeros(shape)})
+        )  # Creating the queue raises no error.
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message.format(1)):
             queue.initializer  # noqa: B018
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         queue = ipu.IPUInfeedQueue(Dataset.from_tensors(np.zeros([3, 0], np.float32)))
         with ipu.scopes.ipu_scope("/device:IPU:0"):
             compiled = ipu.compiler.compile(lambda: ipu.loops.repeat(2, lambda x: None, infeed_queue=queue))
         start = queue.initializer
-        with pytest.raises(tf.errors.InvalidArgumentError, match=words.format(0)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message.format(0)):
             session.run(start)
         with pytest.raises(tf.errors.InvalidArgumentError, match="to an infeed queue with a dimension of size 0"):
             session.run(compiled)
@@ -144,7 +148,7 @@ def test_loop_body_gets_a_tuple_by_position_and_a_dict_by_name(infeed_of, strate
         (({"b": X, "a": X + 1}, X + 2), [{"a": 8, "b": 7}, 9], {}),
     ]
     queues = [infeed_of(Dataset.from_tensors(element).repeat()) for element, *_ in cases]
-    seen: list[Any] = []
+    calls: list[Any] = []
 
     @tf.function(jit_compile=True, autograph=False)
     def program() -> None:
@@ -156,10 +160,10 @@ def test_loop_body_gets_a_tuple_by_position_and_a_dict_by_name(infeed_of, strate
                 return total + 1
 
             ipu.loops.repeat(2, body, [0], queue)
-            seen.append(outfeed)
+            calls.append(outfeed)
 
     strategy.run(program)
-    for queue, outfeed, (_, positional, named) in zip(queues, seen, cases, strict=True):
+    for queue, outfeed, (_, positional, named) in zip(queues, calls, cases, strict=True):
         assert queue.number_of_tuple_elements == len(positional) + len(named)
         got = tf.nest.map_structure(lambda leaf: leaf.numpy().tolist(), outfeed.dequeue())
         assert got == tf.nest.map_structure(lambda value: [value, value], tuple(positional) or named)
@@ -169,7 +173,7 @@ ONES = tf.data.Dataset.from_tensors(np.float32(1)).repeat()
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "words"),
+    ("name", "values", "message"),
     [
         ("device_ordinal", ("0", 0.0, True, np.int64(0)), "Device ordinal must be an integer: `device_ordinal` is"),
         ("device_ordinal", (-1,), "Device ordinal must be >= 0: `device_ordinal` is -1"),
@@ -180,13 +184,13 @@ ONES = tf.data.Dataset.from_tensors(np.float32(1)).repeat()
         ("dataset", ([1, 2], None, np.zeros(3), iter(ONES)), "`dataset` must be a `tf.data.Dataset`"),
     ],
 )
-def test_faulty_argument_is_refused(name, values, words):
+def test_faulty_argument_is_refused(name, values, message):
     error = TypeError if name in ("optimise_latency", "dataset") else ValueError
     for value in values:
-        with pytest.raises(error, match=words):
+        with pytest.raises(error, match=message):
             ipu.IPUInfeedQueue(**{"dataset": ONES, name: value})
         if name in ("device_ordinal", "optimise_latency"):
-            with pytest.raises(error, match=words):
+            with pytest.raises(error, match=message):
                 ipu.IPUOutfeedQueue(**{name: value})
 
 
@@ -203,7 +207,7 @@ def test_device_is_that_of_the_ordinal_or_of_the_strategy_in_whose_scope_the_que
 def test_prefetch_depth_is_three_where_it_is_none():
     for depth, used in ((None, 3), (1, 1), (7, 7), (255, 255)):
         assert ipu.IPUInfeedQueue(ONES, prefetch_depth=depth).prefetch_depth == used
-    # Arguments of earlier releases say nothing.
+    # Arguments of earlier releases are accepted silently.
     old: Any = {"feed_name": "mine", "replication_factor": 2}
     assert ipu.IPUInfeedQueue(ONES, _internal_id="x", data_to_prefetch=2, **old).prefetch_depth == 3
     for is_all, mode in ((None, "ALL"), (True, "ALL"), (False, "LAST")):
@@ -246,15 +250,15 @@ NUMBERS = tf.data.Dataset.range(7)
         NUMBERS,
         NUMBERS.map(lambda x: (x, {"twice": [2 * x]})),
         NUMBERS.map(lambda x: {"x": x}),
-        NUMBERS.map(lambda x: (tf.range(x),)),  # Of different shapes.
+        NUMBERS.map(lambda x: (tf.range(x),)),  # The elements have different shapes.
     ],
 )
 def test_elements_are_those_of_the_dataset_without_the_rest(dataset):
-    whole = BufferDataset(dataset, 3)
-    assert whole.element_spec == dataset.element_spec
-    for one, other in zip(list(whole), list(dataset.take(6)), strict=True):
-        tf.nest.map_structure(lambda a, b: tf.debugging.assert_equal(a, b), one, other)
-    assert len(list(whole.batch(1) if dataset is NUMBERS else whole.map(lambda *x: x))) == 6
+    groups = BufferDataset(dataset, 3)
+    assert groups.element_spec == dataset.element_spec
+    for element, expected in zip(list(groups), list(dataset.take(6)), strict=True):
+        tf.nest.map_structure(lambda a, b: tf.debugging.assert_equal(a, b), element, expected)
+    assert len(list(groups.batch(1) if dataset is NUMBERS else groups.map(lambda *x: x))) == 6
 
 
 def test_infeed_ends_with_the_last_whole_buffer(strategy):

@@ -1,4 +1,4 @@
-"""The life of queues: started, restarted, deleted; which traces and compilations they need, and who keeps whom alive."""
+"""The life of queues: start, restart and deletion, traces and compilations, and references between objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_queue_has_elements_from_its_initializer_to_its_deleter(numbers, strateg
         queue.deleter  # noqa: B018
     for _ in range(3):  # Each access restarts the dataset.
         with pytest.raises(TypeError, match="`initializer` is a property.*without brackets"):
-            queue.initializer()  # An idiom of TensorFlow 1, which only said that `None` is not callable.
+            queue.initializer()  # This idiom of TensorFlow 1 once raised that `None` is not callable.
         assert [int(take_one(queue)) for _ in range(3)] == [0, 1, 2]
     assert not queue.deleter
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"was not initialized, or it was deleted"):
@@ -64,9 +64,9 @@ def test_prefetch_depth_is_what_is_kept_ready_of_an_endless_dataset(infeed_of, n
     assert read == []  # No element is read before the initializer.
     queue.initializer  # noqa: B018
     until(lambda: native.ipu_infeed_ready(queue._feed.number) == 2)
-    echo(infeed_of(numbers(2000)), ipu.IPUOutfeedQueue(), 2000)  # Time in which a reader without bounds gets far.
+    echo(infeed_of(numbers(2000)), ipu.IPUOutfeedQueue(), 2000)  # This gives a reader without bounds time.
     assert native.ipu_infeed_ready(queue._feed.number) == 2
-    assert len(read) <= 2 + 3  # What is ready, and what the pump and the dataset's own buffers hold.
+    assert len(read) <= 2 + 3  # The pump and the dataset's buffers hold up to 3 elements more.
     queue.deleter  # noqa: B018
 
 
@@ -106,7 +106,7 @@ def has_ended(number: int) -> bool:
     return native.ipu_infeed_ready(number) == -1
 
 
-# TensorFlow registers such a gradient for ever, and it has the graph, which has the queue.
+# TensorFlow registers such a gradient for ever. The gradient refers to the graph, and the graph to the queue.
 @pytest.mark.parametrize("nested", [False, True])
 def test_queue_ends_with_a_function_that_has_it_and_gradients_of_its_own(numbers, infeed_of, strategy, nested):
     def number_of_queue() -> int:
@@ -147,8 +147,8 @@ def test_queue_ends_with_a_step_that_trains_by_an_optimizer_of_keras(infeed_of, 
 
 
 def test_gradients_of_a_function_are_found_as_long_as_a_graph_has_them(infeed_of, numbers):
-    """The function that was called may be gone by then."""
-    queue = infeed_of(numbers(3))  # As long as there is one, TensorFlow does not keep them for ever.
+    """The called function may be deleted by then."""
+    queue = infeed_of(numbers(3))  # As long as this queue exists, TensorFlow does not keep gradients for ever.
 
     def call() -> Any:
         return tf.function(lambda x: tf.while_loop(lambda y: y < 10.0, lambda y: [doubled(y)], [x])[0])
@@ -175,7 +175,7 @@ def test_queue_of_another_thread_lives_on_and_ends_with_its_object(numbers, star
 
 
 def counted(body: Any) -> tuple[Any, list[None]]:
-    """The body as a compiled function, and a list that grows with each trace."""
+    """Returns the body as a compiled function, and a list that grows with each trace."""
     traces: list[None] = []
 
     def noted(*args: Any) -> Any:
@@ -185,7 +185,7 @@ def counted(body: Any) -> tuple[Any, list[None]]:
     return tf.function(noted, jit_compile=True, autograph=False), traces
 
 
-# One replica took new elements while another still had old ones, and rows of the outfeed were of both.
+# One replica took new elements while another still had old ones, and rows of the outfeed mixed both.
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("deletes", [False, True])
 def test_run_that_used_a_queue_takes_nothing_from_its_next_pass(
@@ -219,7 +219,7 @@ def test_run_that_used_a_queue_takes_nothing_from_its_next_pass(
     run(2).result(60)
     assert outfeed.dequeue().numpy().ravel().tolist() == list(range(2 * count))
 
-    # A run under way that has not used it yet takes the new elements alone.
+    # A run in progress that has not used the queue yet takes only new elements.
     @tf.function(jit_compile=True)
     def gate_first():
         outfeed.enqueue(gate._dequeue() * 0 + infeed._dequeue())
@@ -245,11 +245,11 @@ def test_queues_of_one_spec_share_a_trace(numbers, infeed_of, strategy):
 
 def test_passed_queue_of_another_spec_is_traced_anew(infeed_of, strategy):
     program, traces = counted(lambda infeed: infeed._dequeue())
-    others = [np.float32([1]), np.int32(1), np.int32([1, 2]), (np.int32([1]),), {"x": np.int32([1])}]
-    for element in [np.int32([1]), *others, np.int32([1])]:
+    other_elements = [np.float32([1]), np.int32(1), np.int32([1, 2]), (np.int32([1]),), {"x": np.int32([1])}]
+    for element in [np.int32([1]), *other_elements, np.int32([1])]:
         taken = strategy.run(program, (infeed_of(tf.data.Dataset.from_tensors(element)),))
         tf.nest.assert_same_structure(taken, element)
-    assert len(traces) == 1 + len(others)
+    assert len(traces) == 1 + len(other_elements)
     program, traces = counted(lambda outfeed: outfeed.enqueue(tf.constant(3)) and None)
     for mode in ipu.IPUOutfeedMode:
         outfeed = ipu.IPUOutfeedQueue(mode)
@@ -304,7 +304,7 @@ def test_program_outlives_its_queues_and_the_python_code_of_their_datasets(infee
     program, infeed, outfeed = program_alone()
     gc.collect()
     assert [int(strategy.run(program)) for _ in range(10)] == list(range(10))
-    assert native.ipu_outfeed_ready(outfeed) == 10  # Nobody can read them, and nothing breaks.
+    assert native.ipu_outfeed_ready(outfeed) == 10  # The elements cannot be read any more, and nothing breaks.
     del program
     assert has_ended(infeed)
     assert native.ipu_outfeed_drop(outfeed) == 0
@@ -323,18 +323,18 @@ def test_queues_that_are_gone_leave_nothing_on_the_device(numbers, echo, infeed_
     assert exist() == [True, True]
     del infeed, outfeed
     gc.collect()
-    ipu.IPUOutfeedQueue()  # Tidies up.
+    ipu.IPUOutfeedQueue()  # This cleans up.
     assert exist() == [False, False]
 
 
-@pytest.mark.parametrize(("how", "ipus"), [("passed twice", 1), ("captured and passed", 1), ("passed twice", 2)])
-def test_program_that_gets_a_queue_twice_is_refused_in_words(how, ipus, numbers, infeed_of, replicas):
-    # XLA's own words were of a duplicate variable.
+@pytest.mark.parametrize(("way", "ipus"), [("passed twice", 1), ("captured and passed", 1), ("passed twice", 2)])
+def test_program_that_gets_a_queue_twice_is_refused_in_words(way, ipus, numbers, infeed_of, replicas):
+    # XLA's message was about a duplicate variable.
     strategy, infeed = replicas(ipus), infeed_of(numbers(10))
-    both = tf.function(lambda a, b: (a._dequeue(), b._dequeue()), jit_compile=True, autograph=False)
+    dequeue_both = tf.function(lambda a, b: (a._dequeue(), b._dequeue()), jit_compile=True, autograph=False)
     capturing = tf.function(lambda a: (a._dequeue(), infeed._dequeue()), jit_compile=True, autograph=False)
-    program, args = (both, (infeed, infeed)) if how == "passed twice" else (capturing, (infeed,))
-    with pytest.raises(ValueError, match=r"gets the same queue twice.*Pass it once, or capture it alone"):
+    program, args = (dequeue_both, (infeed, infeed)) if way == "passed twice" else (capturing, (infeed,))
+    with pytest.raises(ValueError, match=r"gets the same queue twice.*Pass it once, or only capture it"):
         strategy.run(program, args)
-    other = infeed_of(numbers(50, 60))
-    assert [int(x) for x in strategy.run(both, (infeed, other))] == [0, 50]
+    second_infeed = infeed_of(numbers(50, 60))
+    assert [int(x) for x in strategy.run(dequeue_both, (infeed, second_infeed))] == [0, 50]

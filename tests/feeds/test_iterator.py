@@ -22,7 +22,7 @@ def test_iter_of_a_dataset_is_an_ipu_iterator_in_the_scope_alone(numbers, strate
         assert type(iter(of_tensorflow_1)) is IPUOwnedIterator
         assert list(of_tensorflow_1.as_numpy_iterator()) == [1.0, 2.0]
         assert list(numbers(3).as_numpy_iterator()) == [0, 1, 2]
-        assert start(lambda: [int(x) for x in numbers(3)]).result(60) == [0, 1, 2]  # On another thread.
+        assert start(lambda: [int(x) for x in numbers(3)]).result(60) == [0, 1, 2]  # This runs on another thread.
     assert type(iterator) is IPUOwnedIterator
     assert iterator.element_spec == tf.TensorSpec([], tf.int32)
     assert not isinstance(iter(numbers(3)), IPUIterator)
@@ -33,7 +33,7 @@ def test_iter_of_a_dataset_is_an_ipu_iterator_in_the_scope_alone(numbers, strate
 
 
 def test_next_takes_an_element_in_a_program_and_is_refused_outside_of_one(numbers, strategy):
-    takes = [next, lambda it: it.next(), lambda it: it.get_next()]
+    takes = [next, lambda iterator: iterator.next(), lambda iterator: iterator.get_next()]
     with strategy.scope():
         iterator = iter(numbers(9))
         for take in takes:
@@ -91,7 +91,7 @@ def test_owned_iterator_takes_its_queue_along(numbers, take_one):
             assert int(take_one(queue)) == 0
             continue
         assert native.ipu_infeed_ready(number) == -1
-        with pytest.raises(tf.errors.NotFoundError, match="its Python object is gone"):
+        with pytest.raises(tf.errors.NotFoundError, match="its Python object was deleted"):
             queue.deleter  # noqa: B018
 
 
@@ -145,14 +145,14 @@ def test_specs_of_equal_elements_are_equal_and_others_differ(infeed_of, configur
     elements = [X, np.float32(1), np.int32([1]), (X,), (X, X), (X, X, X), {"a": X}, {"b": X}, {"b": X, "a": X},
                 ({"x": X}, X), Pair(X, X)]  # fmt: skip
     specs = [spec_of(element, infeed_of) for element in elements]
-    for at, (first, element) in enumerate(zip(specs, elements, strict=True)):
+    for index, (first, element) in enumerate(zip(specs, elements, strict=True)):
         second = spec_of(element, infeed_of, prefetch_depth=7)
         assert first == second
         assert hash(first) == hash(second)
         assert first.is_compatible_with(second)
-        for other in specs[:at]:
-            assert first != other
-            assert not first.is_compatible_with(other)
+        for earlier in specs[:index]:
+            assert first != earlier
+            assert not first.is_compatible_with(earlier)
     assert specs[0] != spec_of(X, infeed_of, device_ordinal=1)
     first = ipu.IPUOutfeedQueue(buffer_depth=2)._type_spec
     assert first == ipu.IPUOutfeedQueue(optimise_latency=True)._type_spec
@@ -169,10 +169,10 @@ def test_values_and_their_specs_can_be_taken_apart_and_put_together(infeed_of):
     for value, kind in ((queue, ipu.IPUInfeedQueue), (iterator, IPUIterator), (outfeed, ipu.IPUOutfeedQueue)):
         spec: Any = value._type_spec
         assert spec.value_type is kind
-        again = type(spec)._deserialize(spec._serialize())
-        assert again == spec
-        assert hash(again) == hash(spec)
-        assert spec.most_specific_common_supertype([again]) == spec
+        copy = type(spec)._deserialize(spec._serialize())
+        assert copy == spec
+        assert hash(copy) == hash(spec)
+        assert spec.most_specific_common_supertype([copy]) == spec
         assert tf.nest.flatten({"a": value, "b": 1}) == [value, 1]
         (component,) = tf.nest.flatten(value, expand_composites=True)
         assert component.dtype == tf.resource

@@ -1,4 +1,4 @@
-"""Memory stays flat however long programs run; where there is no more, or no thread, the call fails and nothing is lost."""
+"""Memory stays constant however long programs run. Without memory or threads, a call fails and loses nothing."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ assert numbers(queue.dequeue()) == list(range(10, 64))
 print("dequeue")
 
 with spare(200 * MEBIBYTE):
-    refused(lambda: run(0, 100), "no memory for another element of the outfeed queue", "nobody has read", "LAST")
+    refused(lambda: run(0, 100), "no memory for another element of the outfeed queue", "unread elements", "LAST")
 kept = numbers(queue.dequeue())
 assert kept == list(range(len(kept))) and 0 < len(kept) < 100, kept
 run(0, 2)

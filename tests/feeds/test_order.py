@@ -1,4 +1,4 @@
-"""The order of elements in one queue, and of the uses of several queues: that in which they were traced."""
+"""The order of elements in one queue, and of the uses of several queues: the order of the trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ints(structure: Any) -> Any:
 
 
 def test_several_dequeues_keep_program_order_though_nobody_uses_an_element(numbers, infeed_of, strategy):
-    queue, outfeed, before = infeed_of(numbers(100)), ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue()
+    queue, outfeed, previous = infeed_of(numbers(100)), ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue()
 
     @tf.function(jit_compile=True)
     def program(queue: Any) -> Any:
@@ -28,7 +28,7 @@ def test_several_dequeues_keep_program_order_though_nobody_uses_an_element(numbe
             queue._dequeue()
         last = queue._dequeue()
         for _ in tf.range(20):
-            before.enqueue(last)  # What the step before took.
+            previous.enqueue(last)  # The element that the previous step took.
             first, second = queue._dequeue(), queue._dequeue()
             queue._dequeue()
             last = queue._dequeue()
@@ -37,7 +37,7 @@ def test_several_dequeues_keep_program_order_though_nobody_uses_an_element(numbe
 
     assert int(strategy.run(program, (queue,))) == 84
     assert ints(outfeed.dequeue()) == (list(range(4, 84, 4)), list(range(5, 84, 4)), list(range(7, 84, 4)))
-    assert ints(before.dequeue()) == list(range(3, 83, 4))
+    assert ints(previous.dequeue()) == list(range(3, 83, 4))
 
 
 def test_dequeues_in_branches_happen_where_the_branch_is_taken(numbers, infeed_of, strategy):
@@ -94,7 +94,7 @@ def test_dequeues_and_enqueues_in_nested_loops_keep_program_order(numbers, infee
 
 def test_only_enqueues_that_are_executed_appear_in_one_stream(numbers, infeed_of, strategy):
     queue = infeed_of(numbers(100))
-    cond, branch, both = (ipu.IPUOutfeedQueue() for _ in range(3))
+    cond, branch, joint = (ipu.IPUOutfeedQueue() for _ in range(3))
 
     @tf.function(jit_compile=True)
     def program(queue: Any) -> None:
@@ -104,14 +104,14 @@ def test_only_enqueues_that_are_executed_appear_in_one_stream(numbers, infeed_of
             if x % 4 == 1:
                 branch.enqueue(x)
             if x % 2 == 0:
-                both.enqueue(x)
+                joint.enqueue(x)
             else:
-                both.enqueue(-x)
+                joint.enqueue(-x)
 
     strategy.run(program, (queue,))
     assert ints(cond.dequeue()) == [0, 3, 6, 9]
     assert ints(branch.dequeue()) == [1, 5, 9]
-    assert ints(both.dequeue()) == [0, -1, 2, -3, 4, -5, 6, -7, 8, -9]
+    assert ints(joint.dequeue()) == [0, -1, 2, -3, 4, -5, 6, -7, 8, -9]
 
 
 def once(queue: Any) -> None:
@@ -157,9 +157,9 @@ def test_enqueue_can_be_traced_again_after_a_trace_that_failed(strategy):
         strategy.run(program)
     faulty = False
     strategy.run(program)
-    again = tf.function(lambda x: queue.enqueue(tf.cast(x, tf.int32)) and None, jit_compile=True)
-    strategy.run(again, (tf.constant(3),))  # Other graphs may enqueue too.
-    strategy.run(again, (tf.constant(4.0),))
+    second_program = tf.function(lambda x: queue.enqueue(tf.cast(x, tf.int32)) and None, jit_compile=True)
+    strategy.run(second_program, (tf.constant(3),))  # Other graphs may enqueue too.
+    strategy.run(second_program, (tf.constant(4.0),))
     assert ints(queue.dequeue()) == [1, 2, 3, 4]
 
 
@@ -167,7 +167,7 @@ DEADLINE = 60.0
 
 
 class Environment:
-    """A host that answers each action with the next observation: the action and one more. The first one is 1."""
+    """A host that answers each action with the next observation, the action plus 1. The first observation is 1."""
 
     def __init__(self, replicas: int = 1) -> None:
         self.seen: list[Any] = []
@@ -201,16 +201,16 @@ class Environment:
 
 @pytest.fixture
 def environment() -> Iterator[Callable[..., Environment]]:
-    made: list[Environment] = []
+    environments: list[Environment] = []
 
     def make(*args: Any) -> Environment:
         ipu.feeds.set_wait_limit(DEADLINE)
-        made.append(Environment(*args))
-        return made[-1]
+        environments.append(Environment(*args))
+        return environments[-1]
 
     yield make
-    for each in made:
-        each.stop()
+    for host in environments:
+        host.stop()
 
 
 def ready(sink: Any) -> int:
@@ -304,24 +304,24 @@ def test_environment_answers_each_micro_batch_of_a_sequential_pipeline(environme
 @pytest.mark.parametrize("pipelined", [False, True])
 def test_nothing_behind_a_dequeue_is_seen_before_its_element(pipelined, strategy, tap, infeed_of, until_waiting, start):
     source = infeed_of(tap.dataset)
-    before, results, behind = (ipu.IPUOutfeedQueue() for _ in range(3))
+    early, results, late = (ipu.IPUOutfeedQueue() for _ in range(3))
     stages = [lambda x: x + 1, lambda x: 2 * x]
 
     @tf.function(jit_compile=True)
     def program() -> None:
-        before.enqueue(1)
-        if pipelined:  # With several micro-batches under way.
+        early.enqueue(1)
+        if pipelined:  # Several micro-batches are in flight.
             ipu.pipelining.pipeline(stages, 4, infeed_queue=source, outfeed_queue=results, device_mapping=[0, 0])
         else:
             source._dequeue()
-        behind.enqueue(2)
+        late.enqueue(2)
 
     run = start(lambda: strategy.run(program))
-    until_waiting(source, before, 1)
-    assert ready(behind) == 0
+    until_waiting(source, early, 1)
+    assert ready(late) == 0
     tap.put(0, 1, 2, 3)
     run.result(DEADLINE)
-    assert behind.dequeue().numpy().tolist() == [2]
+    assert late.dequeue().numpy().tolist() == [2]
     if pipelined:
         assert results.dequeue().numpy().tolist() == [2, 4, 6, 8]
 
@@ -336,9 +336,9 @@ def test_enqueue_of_what_xla_knows_ahead_still_comes_after_the_dequeue(strategy,
             sink.enqueue(0 * source._dequeue())
 
     running = start(lambda: strategy.run(program))
-    for given in range(3):
-        until_waiting(source, sink, given)
-        assert ready(sink) == given
+    for element in range(3):
+        until_waiting(source, sink, element)
+        assert ready(sink) == element
         tap.put(7)
     running.result(DEADLINE)
     assert sink.dequeue().numpy().tolist() == [0, 0, 0]

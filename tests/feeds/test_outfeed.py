@@ -1,4 +1,4 @@
-"""`IPUOutfeedQueue`: its arguments, what programs may enqueue, what `dequeue` and iteration give, and how a queue ends."""
+"""`IPUOutfeedQueue`: arguments, supported elements, results of `dequeue` and iteration, and the end of a queue."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def run(strategy: Any, body: Any, *args: Any) -> Any:
 
 
 def enqueuing(queue: IPUOutfeedQueue, *element: Any) -> Any:
-    """A program that enqueues this element, or what it is called with."""
+    """Returns a program that enqueues this element, or its arguments."""
     return tf.function(lambda *args: queue.enqueue(*element, *args) and None, jit_compile=True)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({"outfeed_mode": "all"}, r"`outfeed_mode` must be an `IPUOutfeedMode`, `ALL` or `LAST`, but is 'all'"),
         ({"outfeed_mode": 1}, r"`outfeed_mode` must be an `IPUOutfeedMode`"),
@@ -39,8 +39,8 @@ def enqueuing(queue: IPUOutfeedQueue, *element: Any) -> Any:
         ({"buffer_depth": 2.5}, r"`buffer_depth` must be an integer, but is 2.5"),
     ],
 )
-def test_faulty_argument_is_refused(arguments, words):
-    with pytest.raises(ValueError, match=words):
+def test_faulty_argument_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
         IPUOutfeedQueue(**arguments)
     assert {mode.name: mode.value for mode in IPUOutfeedMode} == {"ALL": "all", "LAST": "get_last"}
 
@@ -81,9 +81,9 @@ def test_structures_come_back_with_each_leaf_stacked_and_converted(strategy):
     for queue, element in zip(queues, ELEMENTS, strict=True):
         taken = queue.dequeue()
         tf.nest.assert_same_structure(taken, element, check_types=True)
-        for ours, given in zip(tf.nest.flatten(taken), tf.nest.flatten(element), strict=True):
-            assert ours.dtype == given.dtype
-            np.testing.assert_array_equal(ours, np.stack([given] * 3))
+        for actual, expected in zip(tf.nest.flatten(taken), tf.nest.flatten(element), strict=True):
+            assert actual.dtype == expected.dtype
+            np.testing.assert_array_equal(actual, np.stack([expected] * 3))
     taken = converted.dequeue()
     assert [leaf.dtype.name for leaf in taken] == ["int32", "float32", "bool", "float32", "float32"]
     assert [leaf.numpy().tolist() for leaf in taken] == [[1], [2.5], [True], [[1, 2]], [2.5]]
@@ -91,38 +91,38 @@ def test_structures_come_back_with_each_leaf_stacked_and_converted(strategy):
 
 def test_types_and_shapes_that_an_ipu_can_hand_over_come_back_unchanged(strategy):
     types = ["int32", "float32", "float16", "bool", "int8", "uint8", "int64", "bfloat16", "uint32"]
-    given = {
+    element = {
         f"{dtype} {shape}": tf.cast(tf.reshape(tf.range(int(np.prod(shape))), shape), dtype)
         for dtype in types
         for shape in [(), (1,), (2, 3)]
     }
-    queues = {name: IPUOutfeedQueue() for name in given}
+    queues = {name: IPUOutfeedQueue() for name in element}
 
     def body(values: Any) -> None:
         for name, value in values.items():
             queues[name].enqueue(value)
 
-    run(strategy, body, given)
-    for name, value in given.items():
+    run(strategy, body, element)
+    for name, value in element.items():
         taken = queues[name].dequeue()
         assert taken.dtype == value.dtype, name
         np.testing.assert_array_equal(taken[0].numpy(), value.numpy(), err_msg=name)
 
 
 @pytest.mark.parametrize(
-    ("value", "kind", "words"),
+    ("value", "kind", "message"),
     [
         (lambda: tf.constant(1.0, tf.float64), TypeError, r"type float64 at position 1.*`tf.cast\(x, tf.float32\)`"),
         (lambda: tf.constant(1j), TypeError, r"type complex128 at position 1.*`tf.math.real\(x\)`"),
         (lambda: tf.constant("a"), TypeError, r"type string at position 1.*turn them to numbers"),
-        (lambda: tf.sparse.from_dense([[1]]), TypeError, r"at position 1; an outfeed takes dense tensors alone"),
-        (lambda: None, TypeError, r"None at position 1; an outfeed takes dense tensors alone"),
+        (lambda: tf.sparse.from_dense([[1]]), TypeError, r"at position 1; an outfeed accepts dense tensors only"),
+        (lambda: None, TypeError, r"None at position 1; an outfeed accepts dense tensors only"),
     ],
     ids=["float64", "complex", "string", "sparse", "none"],
 )
-def test_what_an_ipu_cannot_hand_over_is_refused(value, kind, words, strategy):
+def test_what_an_ipu_cannot_hand_over_is_refused(value, kind, message, strategy):
     queue = IPUOutfeedQueue()
-    with pytest.raises(kind, match=words):
+    with pytest.raises(kind, match=message):
         run(strategy, lambda: queue.enqueue((tf.constant(1), value())) and None)
 
 
@@ -132,8 +132,8 @@ def test_shape_that_is_unknown_or_of_size_zero_is_refused(strategy, refused):
         enqueuing(queue).get_concrete_function(tf.TensorSpec([None], tf.float32))
     for nothing in ([], (), {}):
         refused(ValueError, "`tensors` must hold at least one tensor", strategy.run, enqueuing(queue, nothing))
-    words = "Detected an input tensor to an outfeed queue with a dimension of size 0"
-    refused(tf.errors.InvalidArgumentError, words, strategy.run, enqueuing(queue, np.zeros([0, 3], np.float32)))
+    message = "Detected an input tensor to an outfeed queue with a dimension of size 0"
+    refused(tf.errors.InvalidArgumentError, message, strategy.run, enqueuing(queue, np.zeros([0, 3], np.float32)))
 
 
 def test_enqueue_is_an_operation_of_compiled_programs_alone(strategy, echo, infeed_of, numbers):
@@ -145,7 +145,7 @@ def test_enqueue_is_an_operation_of_compiled_programs_alone(strategy, echo, infe
     tf.function(lambda: kinds.append(type(queue.enqueue(1))), jit_compile=True).get_concrete_function()
     assert (queue.enqueued, kinds) == (True, [tf.Operation])
     program = tf.function(lambda: queue.enqueue(1) and None)
-    with pytest.raises(tf.errors.FailedPreconditionError, match=r"runs in a compiled program alone.*`IPUStrategy.run`"):
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"runs only in a compiled program.*`IPUStrategy.run`"):
         program()
     echo(infeed_of(numbers(3)), passed, 2)
     assert passed.enqueued is True
@@ -164,7 +164,7 @@ def _count(queue: Any, begin: Any, end: Any) -> None:
 
 @pytest.fixture
 def count(strategy: Any) -> Any:
-    """`count(queue, a, b)` runs a program that enqueues the numbers from a to b - 1, each with a row [n, -n]."""
+    """Returns a function: `count(queue, a, b)` runs a program that enqueues n and a row [n, -n] for n from a to b - 1."""
     return lambda queue, begin, end: strategy.run(_count, (queue, tf.constant(begin), tf.constant(end)))
 
 
@@ -186,7 +186,7 @@ def test_dequeue_takes_the_first_elements_where_it_is_to_take_a_few(count):
     queue = IPUOutfeedQueue()
     count(queue, 0, 9)
     np.testing.assert_array_equal(queue.dequeue(max_elements=2)["row"], [[0, 0], [1, -1]])
-    assert next(iter(queue))["i"] == 2  # The iteration has taken more along with it.
+    assert next(iter(queue))["i"] == 2  # The iteration has taken further elements in the same chunk.
     np.testing.assert_array_equal(queue.dequeue(max_elements=1)["i"], [3])
     count(queue, 9, 12)
     np.testing.assert_array_equal(queue.dequeue(max_elements=6)["i"], range(4, 10))
@@ -198,18 +198,23 @@ def test_dequeue_takes_the_first_elements_where_it_is_to_take_a_few(count):
 
 
 @pytest.mark.parametrize(
-    ("most", "mode", "error", "says"),
+    ("limit", "mode", "error", "says"),
     [
         (0, IPUOutfeedMode.ALL, ValueError, r"`max_elements` must be 1 or more .*but is 0"),
         (2**63, IPUOutfeedMode.ALL, ValueError, r"`max_elements` .* fit in 64 bits"),
         (1.5, IPUOutfeedMode.ALL, TypeError, r"`max_elements` must be an integer or None, but is 1.5"),
         (True, IPUOutfeedMode.ALL, TypeError, r"`max_elements` must be an integer or None, but is True"),
-        (1, LAST, ValueError, r"`max_elements` is 1, but a queue of mode `IPUOutfeedMode.LAST` has one element"),
+        (
+            1,
+            LAST,
+            ValueError,
+            r"`max_elements` must not be set .* `IPUOutfeedMode.LAST`, which has one element, but is 1",
+        ),
     ],
 )
-def test_bad_number_of_elements_is_refused(most, mode, error, says):
+def test_bad_number_of_elements_is_refused(limit, mode, error, says):
     with pytest.raises(error, match=says):
-        IPUOutfeedQueue(mode).dequeue(max_elements=most)
+        IPUOutfeedQueue(mode).dequeue(max_elements=limit)
 
 
 def test_dequeue_before_any_enqueue_is_refused_on_the_queues_own_thread_and_empty_on_another(start):
@@ -222,18 +227,18 @@ def test_dequeue_before_any_enqueue_is_refused_on_the_queues_own_thread_and_empt
     with pytest.raises(StopIteration):
         next(iter(queue))
     enqueuing(queue, np.zeros([3], np.float32)).get_concrete_function()
-    assert queue.dequeue().shape == (0, 3)  # Traced, and never run.
+    assert queue.dequeue().shape == (0, 3)  # The program was traced, but never ran.
 
 
 def test_elements_of_another_kind_are_refused_and_harm_nothing(strategy):
     queue = IPUOutfeedQueue()
     program = enqueuing(queue)
     strategy.run(program, (tf.constant([1.0, 2.0]),))
-    for other in (tf.zeros([4000]), tf.zeros([2], tf.int32), tf.zeros([2, 1]), tf.zeros([]), (tf.zeros([2]),)):
+    for element in (tf.zeros([4000]), tf.zeros([2], tf.int32), tf.zeros([2, 1]), tf.zeros([]), (tf.zeros([2]),)):
         with pytest.raises(tf.errors.FailedPreconditionError, match=r"elements of another structure, type or shape"):
-            strategy.run(program, (other,))
+            strategy.run(program, (element,))
     strategy.run(program, (tf.constant([3.0, 4.0]),))
-    # It once took the latest trace's shape for what the queue held, and read past the end of the elements.
+    # The queue once used the shape of the latest trace for older elements, and read past their end.
     program.get_concrete_function(tf.TensorSpec([4001], tf.float32))
     np.testing.assert_array_equal(queue.dequeue(), [[1, 2], [3, 4]])
     assert list(queue) == []
@@ -274,12 +279,12 @@ def test_iteration_gives_an_element_per_enqueue_and_goes_on_when_there_is_more(c
     assert elements == [(0, [0, 0]), (1, [1, -1]), (2, [2, -2])]
     assert list(queue) == []
     count(queue, 3, 6)
-    seen = []
+    elements = []
     for x in queue:
-        seen.append(int(x["i"]))
-        if seen == [3]:  # A run within an iteration adds to it.
+        elements.append(int(x["i"]))
+        if elements == [3]:  # A run within an iteration adds to it.
             count(queue, 6, 8)
-    assert seen == [3, 4, 5, 6, 7]
+    assert elements == [3, 4, 5, 6, 7]
 
 
 def test_deleter_ends_the_queue(count):
@@ -316,8 +321,8 @@ def test_program_of_a_scoped_queue_that_is_gone_fails_in_words(strategy):
 
 
 TYPES = (tf.bool, tf.bfloat16, tf.float16, tf.float32, tf.int8, tf.uint8, tf.int32, tf.uint32, tf.int64)
-COUNT = 150  # More than a call takes.
-NOTHING = (None, ())  # What a reader takes where there is nothing.
+COUNT = 150  # This is more than one call takes.
+NOTHING = (None, ())  # The result of a reader if the queue is empty.
 
 
 def _number(queue: Any) -> int:
@@ -328,9 +333,9 @@ def _reader(queue: Any) -> Any:
     return queue._current_layout().row_reader
 
 
-def _taken(queue: IPUOutfeedQueue, ahead: _layout.PreallocatedOutput, most: int = _layout.MOST) -> Any:
-    """What a reader takes that would wait for a microsecond."""
-    return _reader(queue).take(_number(queue), 1, most, ahead)
+def _taken(queue: IPUOutfeedQueue, ahead: _layout.PreallocatedOutput, limit: int = _layout.MOST) -> Any:
+    """Returns the result of a reader that waits for at most a microsecond."""
+    return _reader(queue).take(_number(queue), 1, limit, ahead)
 
 
 @pytest.mark.parametrize("of", [1, 2])
@@ -341,8 +346,8 @@ def test_elements_of_all_types_and_ranks_are_those_that_the_operation_gives(repl
     def program() -> None:
         for i in tf.range(COUNT):
             leaves = {type_.name: tf.cast(tf.fill([3, 5], i % 2), type_) for type_ in TYPES}
-            own = replication_index() if of > 1 else i
-            rows = (tf.fill([1], 2.5), tf.reshape(tf.range(4) + own, [2, 1, 2]))
+            number = replication_index() if of > 1 else i
+            rows = (tf.fill([1], 2.5), tf.reshape(tf.range(4) + number, [2, 1, 2]))
             for queue in (stacked, iterated, by_operation):
                 queue.enqueue({"leaves": leaves, "number": i, "rows": rows})
 
@@ -351,17 +356,17 @@ def test_elements_of_all_types_and_ranks_are_those_that_the_operation_gives(repl
     assert len(elements) == COUNT
     tf.nest.assert_same_structure(elements[0], iterated.element_spec)
     begin = 0
-    for most, count in ((COUNT - 3, COUNT - 3), (COUNT, 3), (COUNT, 0)):
-        found = _reader(stacked).take_stacked(_number(stacked), 1, most)
-        wanted = by_operation._take(stacked._current_layout(), most)
-        for one, other in zip(found, wanted, strict=True):
-            assert (one.dtype, one.device, one.shape) == (other.dtype, other.device, other.shape)
-            assert one.shape[0] == count
-            np.testing.assert_array_equal(one, other)
+    for limit, count in ((COUNT - 3, COUNT - 3), (COUNT, 3), (COUNT, 0)):
+        stacked_elements = _reader(stacked).take_stacked(_number(stacked), 1, limit)
+        expected_elements = by_operation._take(stacked._current_layout(), limit)
+        for actual, expected in zip(stacked_elements, expected_elements, strict=True):
+            assert (actual.dtype, actual.device, actual.shape) == (expected.dtype, expected.device, expected.shape)
+            assert actual.shape[0] == count
+            np.testing.assert_array_equal(actual, expected)
         rows = [tf.nest.flatten(element) for element in elements[begin : begin + count]]
-        for leaves, other in zip(zip(*rows, strict=True), wanted, strict=False):
-            assert {(leaf.dtype, leaf.device) for leaf in leaves} == {(other.dtype, other.device)}
-            np.testing.assert_array_equal(np.stack(leaves), other)
+        for leaves, expected in zip(zip(*rows, strict=True), expected_elements, strict=False):
+            assert {(leaf.dtype, leaf.device) for leaf in leaves} == {(expected.dtype, expected.device)}
+            np.testing.assert_array_equal(np.stack(leaves), expected)
         begin += count
 
 
@@ -389,12 +394,12 @@ def test_a_dequeue_needs_no_operation_and_its_result_outlives_the_queue(strategy
 
 
 def test_a_reader_takes_no_stacked_elements_of_another_layout_and_leaves_them(strategy):
-    queue, other = ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue()
-    run(strategy, lambda: [queue.enqueue(tf.range(3)), other.enqueue(1.5), None][-1])
-    number, reader = _number(other), _reader(other)
+    queue, second_queue = ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue()
+    run(strategy, lambda: [queue.enqueue(tf.range(3)), second_queue.enqueue(1.5), None][-1])
+    number, reader = _number(second_queue), _reader(second_queue)
     assert reader.take_stacked(_number(queue), 0, 1) is None
     np.testing.assert_array_equal(queue.dequeue(), [[0, 1, 2]])
-    other.deleter  # noqa: B018  (The access ends it.)
+    second_queue.deleter  # noqa: B018  (The access ends it.)
     assert reader.take_stacked(number, 0, 1) is None
 
 
@@ -412,24 +417,24 @@ def test_an_element_that_was_waited_for_comes_into_tensors_that_were_made_before
     assert len(list(waited)) == len(tf.nest.flatten(dequeued.dequeue())[0]) == 3
     ahead = _layout.PreallocatedOutput()
     assert _taken(waited, ahead) == NOTHING
-    place: Any = ahead.place
+    place: Any = ahead.buffer
     assert _taken(waited, ahead) == NOTHING
-    assert ahead.place is place is not None
+    assert ahead.buffer is place is not None
     strategy.run(program, args=(tf.constant(3),))
-    first, others = _taken(waited, ahead, 2)
+    first, rows = _taken(waited, ahead, 2)
     assert first is place.element
-    assert ahead.place is None
-    assert len(others) == 1
-    last, others = _taken(waited, ahead, 2)
+    assert ahead.buffer is None
+    assert len(rows) == 1
+    last, rows = _taken(waited, ahead, 2)
     assert last is not first
     tf.nest.assert_same_structure(last, waited.element_spec)
-    assert (int(first["number"]), int(last["number"]), others) == (3, 5, ())
+    assert (int(first["number"]), int(last["number"]), rows) == (3, 5, ())
     number, leaves = dequeued.dequeue()
     assert number.numpy().tolist() == [3, 4, 5]
-    for at, element in ((0, first), (2, last)):
+    for index, element in ((0, first), (2, last)):
         for leaf, rows in zip(element["leaves"], leaves, strict=True):
             assert leaf.dtype == rows.dtype
-            np.testing.assert_array_equal(leaf, rows[at])
+            np.testing.assert_array_equal(leaf, rows[index])
 
 
 def test_tensors_that_were_made_for_other_replicas_are_not_used(replicas):
@@ -440,33 +445,37 @@ def test_tensors_that_were_made_for_other_replicas_are_not_used(replicas):
     ahead = _layout.PreallocatedOutput()
     assert _taken(queue, ahead) == NOTHING
     lanes = native.ipu_outfeed_replicas(_number(queue))
-    replicas(2).run(program)  # The row has the elements of the replicas side by side.
+    replicas(2).run(program)  # The row contains the elements of all replicas.
     assert (lanes, native.ipu_outfeed_replicas(_number(queue))) == (3, 2)
-    stale = ahead.place
+    stale = ahead.buffer
     assert stale is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_reader(queue), "_place", lambda number, ahead: stale)  # As if the run had ended during the wait.
+        patch.setattr(
+            _reader(queue), "_buffer", lambda number, ahead: stale
+        )  # This simulates a run that ends during the wait.
         assert _taken(queue, ahead) is None
-    assert ahead.place is None
+    assert ahead.buffer is None
     assert [element.numpy().tolist() for element in queue] == [[0, 1]]
 
 
 def test_a_large_element_gets_its_tensors_when_it_is_there(strategy):
-    queue, count = ipu.IPUOutfeedQueue(), (_layout._MOST_BYTES_AHEAD >> 2) + 1
+    queue, count = ipu.IPUOutfeedQueue(), (_layout._MAX_PREALLOCATED_BYTES >> 2) + 1
     program = tf.function(lambda: queue.enqueue(tf.range(count)) and None, jit_compile=True)
     strategy.run(program)
     list(queue)
     ahead = _layout.PreallocatedOutput()
     assert _taken(queue, ahead) == NOTHING
-    assert ahead.place is None
+    assert ahead.buffer is None
     strategy.run(program)
-    first, others = _taken(queue, ahead)
-    assert not others
+    first, rows = _taken(queue, ahead)
+    assert not rows
     np.testing.assert_array_equal(first, np.arange(count))
 
 
 def test_types_that_dlpack_does_not_have_come_by_the_operation(count, monkeypatch):
-    monkeypatch.setattr(_layout.RowReader, "serves", lambda types: False)
+    monkeypatch.setattr(_layout.RowReader, "supports", lambda types: False)
     queue = ipu.IPUOutfeedQueue()
     count(queue, 0, COUNT)
-    assert [(int(one["i"]), one["row"].numpy().tolist()) for one in queue] == [(i, [i, -i]) for i in range(COUNT)]
+    assert [(int(element["i"]), element["row"].numpy().tolist()) for element in queue] == [
+        (i, [i, -i]) for i in range(COUNT)
+    ]

@@ -1,4 +1,4 @@
-"""Ctrl-C, the interpreter's exit and forks, each in a process of its own."""
+"""Ctrl-C, the interpreter's exit and forks, each in a separate process."""
 
 import signal
 
@@ -58,7 +58,8 @@ def thread_that_waits():
 """
 
 
-# TensorFlow makes an exception of the run's end, and Python's handler raised in there: a RuntimeError of pybind11.
+# TensorFlow converts the failure of the run to an exception. Python's handler raised during that: a RuntimeError of
+# pybind11.
 def test_ctrl_c_ends_a_run_that_waits_or_is_busy_and_the_next_run_works(run_script):
     script = """
 def press_when(condition):
@@ -273,8 +274,8 @@ run(keep[0], sink, 1)
         assert word not in done.stderr, done.stderr
 
 
-# The last function of a process has a queue in its closure. It let go of functions that know the lines of Python they come
-# from, for which it took Python's lock: SIGSEGV, or an abort, in the place of the exit code.
+# The last function of a process has a queue in its closure. Its deletion released functions that know lines of Python
+# code, for which it took Python's lock. The process ended with SIGSEGV or an abort instead of the exit code.
 def test_uncaught_exception_with_a_pump_running_ends_the_process(run_script):
     script = """
 def make():
@@ -355,7 +356,7 @@ sys.exit(3)
     assert (done.returncode, done.stderr.splitlines()[-1:]) == (3, ["over"]), done
 
 
-# Sessions, graphs and queues end while their datasets are read, in every order.
+# Sessions, graphs and queues end in every order while their datasets are read.
 SESSIONS = """
 from pathlib import Path
 from tensorflow.python.eager import context
@@ -387,7 +388,8 @@ def slow_to_go(D):
     return D.from_generator(generate, output_signature=FLOAT).map(lambda x: x + 1).repeat()
 
 def stuck(D):
-    # Waits in Python for its first element, and has more to do with what the session owns then: a table, a shuffle, a cache.
+    # Waits in Python for its first element, and has more to do with what the session owns then: a table, a shuffle, a
+    # cache.
     def wait(x):
         entered.release()
         released.wait()

@@ -1,4 +1,4 @@
-"""Elements go through a program and back in order, and programs compute what they compute in plain TensorFlow."""
+"""Elements pass through a program in order, and programs compute the same as plain TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 
-# One deadline a test, by pytest: the first example of a kind compiles. The database would write beside the tests.
+# Pytest limits the time of a test, because the first example of a kind compiles. A database would be written into the
+# folder.
 quick = hypothesis.settings(
     max_examples=10, deadline=None, database=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
 )
@@ -43,12 +44,12 @@ def test_reads_and_runs_in_any_order_give_one_stream(infeed_of, numbers, echo, r
 
 @pytest.mark.parametrize("of", [1, 4])
 def test_elements_are_whole_on_either_side_of_the_size_up_to_which_they_are_copied(of, replicas, infeed_of):
-    # Small elements go through the queue as a copy of their bytes, larger ones by reference.
+    # Small elements pass through the queue as a copy of their bytes, larger ones by reference.
     strategy = replicas(of)
     count, sizes = 300 * of, (1, 254, 255, 256, 5000)
     random = np.random.default_rng(0)
     rows = [(np.arange(count, dtype=np.int32), random.random((count, floats), np.float32)) for floats in sizes]
-    infeeds = [infeed_of(tf.data.Dataset.from_tensor_slices(each)) for each in rows]
+    infeeds = [infeed_of(tf.data.Dataset.from_tensor_slices(matrix)) for matrix in rows]
     outfeeds = [ipu.IPUOutfeedQueue() for _ in sizes]
 
     @tf.function(jit_compile=True)
@@ -62,9 +63,9 @@ def test_elements_are_whole_on_either_side_of_the_size_up_to_which_they_are_copi
     for n in (100, 200):
         strategy.run(program, (tf.constant(n),))
     lanes = () if of == 1 else (of,)
-    for outfeed, each in zip(outfeeds, rows, strict=True):
-        for ours, given in zip(outfeed.dequeue(), each, strict=True):
-            np.testing.assert_array_equal(ours, given.reshape(300, *lanes, *given.shape[1:]))
+    for outfeed, matrix in zip(outfeeds, rows, strict=True):
+        for actual, expected in zip(outfeed.dequeue(), matrix, strict=True):
+            np.testing.assert_array_equal(actual, expected.reshape(300, *lanes, *expected.shape[1:]))
 
 
 def test_training_loop_is_bit_exact_with_the_same_loop_on_tensorflows_own_data(infeed_of):
@@ -80,21 +81,21 @@ def test_training_loop_is_bit_exact_with_the_same_loop_on_tensorflows_own_data(i
         weights.assign_sub(0.5 * tape.gradient(loss, weights))
         return loss
 
-    plain = tf.Variable(start)
-    plain_step = tf.function(lambda x, y: step(plain, x, y), jit_compile=True)
+    host_weight = tf.Variable(start)
+    plain_step = tf.function(lambda x, y: step(host_weight, x, y), jit_compile=True)
     plain_losses = [plain_step(x, y).numpy() for x, y in dataset]
 
     strategy, outfeed = ipu.IPUStrategy(), ipu.IPUOutfeedQueue()
     with strategy.scope():
-        ours = tf.Variable(start)
+        weight = tf.Variable(start)
     infeed = infeed_of(dataset)
 
     @tf.function(jit_compile=True)
     def program() -> None:
         for _ in tf.range(32):
             x, y = infeed._dequeue()
-            outfeed.enqueue(step(ours, x, y))
+            outfeed.enqueue(step(weight, x, y))
 
     strategy.run(program)
     np.testing.assert_array_equal(outfeed.dequeue(), plain_losses)
-    np.testing.assert_array_equal(ours, plain)
+    np.testing.assert_array_equal(weight, host_weight)

@@ -24,7 +24,10 @@ from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
 
 @pytest.fixture
 def running(tap: Any, infeed_of: Any, echo: Any, start: Any, until_waiting: Any) -> Any:
-    """`running(n, mode)` starts a run that passes on `n` numbers of the tap; returns its future, infeed and outfeed."""
+    """Returns a function: `running(n, mode)` starts a run that passes on `n` numbers of the tap.
+
+    It returns the run's future, the infeed and the outfeed.
+    """
 
     def run(n: int, mode: Any = None) -> tuple[Any, Any, Any]:
         infeed, outfeed = infeed_of(tap.dataset), ipu.IPUOutfeedQueue(mode)
@@ -48,8 +51,8 @@ def test_reads_during_a_run_give_what_has_come(iterated, tap, running, until):
     assert [int(x) for x in (*got, *(outfeed if iterated else outfeed.dequeue()))] == list(range(6))
 
 
-@pytest.mark.parametrize("how", ["dequeue", "iterate"])
-def test_several_reading_threads_share_the_elements(how, numbers, infeed_of, echo, start):
+@pytest.mark.parametrize("way", ["dequeue", "iterate"])
+def test_several_reading_threads_share_the_elements(way, numbers, infeed_of, echo, start):
     n = 1000
     infeed, outfeed = infeed_of(numbers(n)), ipu.IPUOutfeedQueue()
     ended = threading.Event()
@@ -58,7 +61,7 @@ def test_several_reading_threads_share_the_elements(how, numbers, infeed_of, ech
         got: list[int] = []
         while True:
             last = ended.is_set()
-            got.extend(outfeed.dequeue() if how == "dequeue" else outfeed)
+            got.extend(outfeed.dequeue() if way == "dequeue" else outfeed)
             if last:
                 return [int(x) for x in got]
 
@@ -67,8 +70,8 @@ def test_several_reading_threads_share_the_elements(how, numbers, infeed_of, ech
         echo(infeed, outfeed, n // 5)
     ended.set()
     parts = [reader.result(60) for reader in readers]
-    assert all(part == sorted(part) for part in parts)  # Each thread's elements keep their order,
-    assert sorted(itertools.chain(*parts)) == list(range(n))  # and each element went to one of them.
+    assert all(part == sorted(part) for part in parts)  # The elements of each thread are in order,
+    assert sorted(itertools.chain(*parts)) == list(range(n))  # and exactly one thread got each element.
 
 
 def test_exception_in_a_reading_thread_loses_nothing_and_leaves_the_run_alone(tap, running, start, until):
@@ -84,17 +87,17 @@ def test_exception_in_a_reading_thread_loses_nothing_and_leaves_the_run_alone(ta
     assert not run.done()
     tap.put(*range(2, 10))
     run.result(60)
-    seen = []
+    elements = []
 
     def iterate() -> None:
         for x in outfeed:
             if int(x) == 6:
                 raise KeyError("six")
-            seen.append(int(x))
+            elements.append(int(x))
 
     with pytest.raises(KeyError, match="six"):
         start(iterate).result(60)
-    assert seen in ([1, 2, 3, 4, 5], [2, 3, 4, 5])
+    assert elements in ([1, 2, 3, 4, 5], [2, 3, 4, 5])
     np.testing.assert_array_equal(outfeed.dequeue(), [7, 8, 9])
 
 
@@ -106,7 +109,7 @@ def test_dequeue_can_wait_for_the_end_of_the_run(tap, running, start):
         tap.put(*values)
     np.testing.assert_array_equal(reader.result(60), [0, 1, 2])
     run.result(60)
-    assert outfeed.dequeue(wait_for_completion=True).shape == (0,)  # Nothing runs.
+    assert outfeed.dequeue(wait_for_completion=True).shape == (0,)  # No program runs.
 
 
 def test_last_mode_during_a_run_gives_the_latest(tap, running, until):
@@ -118,7 +121,7 @@ def test_last_mode_during_a_run_gives_the_latest(tap, running, until):
         def take() -> bool:
             try:
                 got.append(int(outfeed.dequeue()))
-            except (tf.errors.FailedPreconditionError, TypeError):  # There is none, or `[]`: nothing came so far.
+            except (tf.errors.FailedPreconditionError, TypeError):  # The queue is empty: the result is `[]`.
                 return False
             return True
 
@@ -136,18 +139,18 @@ def test_last_mode_during_a_run_gives_the_latest(tap, running, until):
 
 def test_a_program_waits_for_the_end_of_the_run_before_it(tap, running, numbers, echo, start, until):
     first, _, _ = running(1)
-    other = ipu.IPUOutfeedQueue()
-    second = start(lambda: echo(ipu.feeds.IPUOwnedIterator(numbers(500)), other, 500))
+    second_outfeed = ipu.IPUOutfeedQueue()
+    second = start(lambda: echo(ipu.feeds.IPUOwnedIterator(numbers(500)), second_outfeed, 500))
     until(lambda: native.ipu_runs_waiting(0) == 1)
     assert not second.done()
-    assert len(other.dequeue()) == 0
+    assert len(second_outfeed.dequeue()) == 0
     tap.put(1)
     first.result(60)
     second.result(60)
-    np.testing.assert_array_equal(other.dequeue(), np.arange(500))
+    np.testing.assert_array_equal(second_outfeed.dequeue(), np.arange(500))
 
 
-# What went wrong: on a device of one IPU, runs of several threads overlapped, and shared out the elements by chance.
+# The error was: on a device of one IPU, runs of several threads overlapped, and shared the elements by chance.
 @pytest.mark.parametrize("ipus", [1, 2])
 def test_runs_of_many_threads_come_one_after_the_other(ipus, replicas, numbers, infeed_of, echo, start):
     replicas(ipus)
@@ -158,12 +161,12 @@ def test_runs_of_many_threads_come_one_after_the_other(ipus, replicas, numbers, 
     np.testing.assert_array_equal(outfeed.dequeue().numpy().reshape(-1), np.arange(8 * 10 * 20 * ipus))
 
 
-# What went wrong: each thread made an order of the device for itself, and a program captured two of them, which was taken for
-# a queue that it gets twice.
+# The error was: each thread created an order of the device. A program captured two of them, which was taken for a queue
+# that it gets twice.
 @pytest.mark.parametrize("ipus", [1, 2])
 def test_first_traces_of_many_threads_share_what_the_device_has_once(ipus, replicas, start, monkeypatch):
     strategy = replicas(ipus)
-    monkeypatch.setattr(program_order, "_orders", SharedObjects())  # As in a new process.
+    monkeypatch.setattr(program_order, "_orders", SharedObjects())  # This is the situation in a new process.
     monkeypatch.setattr(sites, "_shared", SharedObjects())
     together = threading.Barrier(16)
 
@@ -192,14 +195,14 @@ def test_first_traces_of_many_threads_share_what_the_device_has_once(ipus, repli
 
 
 def test_what_threads_ask_for_first_at_the_same_time_is_made_once(start, monkeypatch):
-    made: list[Any] = []
+    creations: list[Any] = []
     second = threading.Barrier(2)
 
     def slowly(make: Any) -> Any:
         def wait_and_make(*args: Any) -> Any:
-            made.append(args)
+            creations.append(args)
             with contextlib.suppress(threading.BrokenBarrierError):
-                second.wait(0.3)  # For a second thread, which must not come.
+                second.wait(0.3)  # A second thread must not pass this barrier.
             second.reset()
             return make(*args)
 
@@ -211,7 +214,9 @@ def test_what_threads_ask_for_first_at_the_same_time_is_made_once(start, monkeyp
     monkeypatch.setattr(feed, "_make_state", slowly(feed._make_state))
     states = [start(lambda: feed.state("/device:IPU:0")) for _ in range(4)]
     assert len({id(state.result(60)) for state in states}) == 1
-    assert len(made) == 3  # The feed, its state, and the handle by which that is destroyed.
+    assert (
+        len(creations) == 3
+    )  # The references are the feed, its state variable, and the handle that destroys the variable.
 
 
 def test_ctrl_c_ends_the_wait_of_a_run_for_its_turn(running, numbers, infeed_of, echo, until):
@@ -246,23 +251,23 @@ def test_a_host_function_that_runs_a_program_on_its_own_device_is_refused(replic
     def run(on: ipu.IPUStrategy) -> float:
         return float(strategy.run(tf.function(lambda x: program(x, on), jit_compile=True), (tf.constant(3.0),)))
 
-    with pytest.raises(tf.errors.OpError, match=r"would wait for the end of the first one.*on another"):
+    with pytest.raises(tf.errors.OpError, match=r"Neither could end\..*on another"):
         run(strategy)
-    other = ipu.IPUStrategy("/device:IPU:1")
-    assert run(other) == 7
+    second_strategy = ipu.IPUStrategy("/device:IPU:1")
+    assert run(second_strategy) == 7
 
-    # By way of the other device, which waited for ever.
+    # The wait for the other device once lasted for ever.
     back = tf.function(lambda x: program(x, strategy), jit_compile=True)
 
     def there_and_back(x: Any) -> Any:
         with ipu.scopes.outside_compilation_scope():
-            y = tf.py_function(lambda x: other.run(back, (x,)), [x], tf.float32)
+            y = tf.py_function(lambda x: second_strategy.run(back, (x,)), [x], tf.float32)
             y.set_shape([])
         return y
 
-    with pytest.raises(tf.errors.OpError, match=r"would wait for the end of the first one"):
+    with pytest.raises(tf.errors.OpError, match=r"Neither could end\."):
         strategy.run(tf.function(there_and_back, jit_compile=True), (tf.constant(3.0),))
-    assert run(other) == 7
+    assert run(second_strategy) == 7
 
 
 def test_programs_of_several_threads_share_a_queue(numbers, infeed_of, echo, start):

@@ -1,4 +1,4 @@
-"""What tests of random programs share: how many they try, and the modules beside them."""
+"""Shared by the tests of random programs: the number of examples, and the path to the modules of this folder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# `--hypothesis-profile=search` tries other examples than the same ones each time, and so many times as many.
+# `--hypothesis-profile=search` tries new examples instead of the same ones, and this factor more of them.
 _SEARCHED = 10
 
 
 @pytest.fixture(scope="session")
 def examples() -> Callable[[int], hypothesis.settings]:
-    """`examples(n)` is the decorator of a check with `n` examples."""
+    """`examples(n)` returns the decorator of a check with `n` examples."""
 
     def settings(count: int) -> hypothesis.settings:
         searches = not hypothesis.settings.default.derandomize  # pyright: ignore[reportOptionalMemberAccess]

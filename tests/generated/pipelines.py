@@ -1,4 +1,4 @@
-"""Makes random pipelines: stages as source text, and the arguments of `pipeline`; the same ones for the same seed."""
+"""Creates a random pipeline from a seed: the source text of its stages, and the arguments of `pipeline`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from writing import Expression, Name, Writer
 from tensorflow_ipu import pipelining
 from tensorflow_ipu.pipelining import PhasedExecution, PipelineSchedule, RecomputationMode
 
-# What each stage gets: a batch, and a number that no gradient concerns.
+# The shapes of the inputs of each stage: a batch, and an integer without a gradient.
 X, N = (3, 4), ()
 _WEIGHTS = {"w": (4, 4), "b": (4,)}
-# Options that change no number, but may be refused.
+# Options that do not change results, but may be rejected.
 _OFFLOADING = (
     "offload_weight_update_variables",
     "replicated_optimizer_state_sharding",
@@ -41,17 +41,18 @@ OPTIMIZERS = {
 
 @dataclasses.dataclass
 class Pipeline:
-    """A pipeline, its data, and how often it runs.
+    """A pipeline, its data and its number of runs.
 
     Attributes:
-      source: A function `stages` from the variables by name to a list of stages; each is a function or a list of them.
-      variables: The first values of the variables by name.
-      ipus: The IPUs of the device.
-      count: The micro-batches of a pass, not counting those that are serialized.
+      source: A function `stages` that takes the variables by name and returns a list of stages. A stage is a function
+        or a list of functions.
+      variables: The initial values of the variables by name.
+      ipus: The number of IPUs of the device.
+      count: The number of micro-batches of a pass, before batch serialization splits them.
       options: Further arguments of `pipeline`.
-      optimizer: A key of `OPTIMIZERS`; None to infer.
-      replicas: How many replicas the device has for such a mapping.
-      runs: How often the program is run.
+      optimizer: A key of `OPTIMIZERS`, or None for inference.
+      replicas: The number of replicas.
+      runs: The number of runs of the program.
     """
 
     source: str
@@ -65,17 +66,17 @@ class Pipeline:
 
     @property
     def micro_batches(self) -> int:
-        """The micro-batches of one pass on one replica."""
+        """The number of micro-batches of one pass on one replica."""
         return self.count * self.options.get("batch_serialization_iterations", 1)
 
     @property
     def passes(self) -> int:
-        """All passes of all runs."""
+        """The number of passes in all runs."""
         return self.runs * self.options.get("repeat_count", 1)
 
     @property
     def is_mean(self) -> bool:
-        """Whether gradients are averaged over micro-batches."""
+        """True if gradients are averaged over micro-batches."""
         return self.options.get("reduction_method", "sum") != "sum"
 
     def stages(self, variables: dict[str, tf.Variable]) -> list[Any]:
@@ -92,13 +93,13 @@ class Pipeline:
 
 
 def make(seed: int) -> Pipeline:
-    """Makes the pipeline of a seed."""
+    """Creates the pipeline of a seed."""
     choose = random.Random(seed)
     count_of_stages = choose.randint(2, 4)
     widths = [choose.choice([1, 1, 1, 1, 2]) for _ in range(count_of_stages)]
     source, variables = _stages(seed, widths, choose)
     schedule = choose.choice([*PipelineSchedule, *PipelineSchedule, *PipelineSchedule, *PhasedExecution])
-    training, any_options = choose.random() < 0.8, choose.random() < 0.1  # Which may not fit together.
+    training, any_options = choose.random() < 0.8, choose.random() < 0.1  # With any options, they may be incompatible.
     options: dict[str, Any] = {"pipeline_schedule": schedule}
     mapping = _mapping(widths, choose) if any_options or isinstance(schedule, PipelineSchedule) else None
     if mapping is not None:
@@ -119,7 +120,7 @@ def make(seed: int) -> Pipeline:
     if isinstance(schedule, PhasedExecution) and mapping is None:
         used = max(max(groups) for groups in schedule.default_mapping(widths)) + 1
     replicas = choose.choice([1, 1, 2])
-    ipus = 1 << (used - 1).bit_length()  # A replica takes a power of two.
+    ipus = 1 << (used - 1).bit_length()  # The number of IPUs of a replica is a power of two.
     options["repeat_count"] = choose.randint(1, 2)
     options["accumulate_outfeed"] = choose.random() < 0.2
     if training:
@@ -172,9 +173,9 @@ def _stages(seed: int, widths: list[int], choose: random.Random) -> tuple[str, d
     for stage, width in enumerate(widths):
         last, parts = stage == len(widths) - 1, []
         for part in range(width):
-            own = {f"{kind}{stage}{part}": shape for kind, shape in _WEIGHTS.items()}
-            variables |= {name: numbers.uniform(-1, 1, shape).astype(np.float32) for name, shape in own.items()}
-            text = _layer(seed * 97 + stage * 7 + part, batches, own)
+            shapes = {f"{kind}{stage}{part}": shape for kind, shape in _WEIGHTS.items()}
+            variables |= {name: numbers.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+            text = _layer(seed * 97 + stage * 7 + part, batches, shapes)
             name = f"stage{stage}{part}"
             lines.append(f"    def {name}({', '.join([*batches, 'n'])}):")
             if last:
@@ -192,7 +193,7 @@ def _stages(seed: int, widths: list[int], choose: random.Random) -> tuple[str, d
 
 
 def _layer(seed: int, batches: list[str], weights: dict[str, tuple[int, ...]]) -> str:
-    """Writes what a stage computes: of all that it gets, by an expression whose gradients have no jumps."""
+    """Writes the computation of a stage: an expression of all its inputs with continuous gradients."""
     writer = Writer(seed)
     tensors = {name: Name("float32", X, Expression(name, 2.0, rough=True)) for name in batches}
     tensors |= {

@@ -1,4 +1,4 @@
-"""The operations of random programs: what writes each of them, for a type and a shape that is wanted."""
+"""The operations of random programs. Each rule writes one of them for a given type and shape of the result."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import re
 from writing import Expression, Name, Shape, Writer, rule
 
 _MOST_ELEMENTS = 128
-# `tf.vectorized_map` calls these in loops, which takes long to compile.
+# `tf.vectorized_map` calls these operations in loops, which compile slowly.
 _IN_LOOPS = r"while_loop|cond|switch_case|map|stateless|image|conv|pool|function"
 ALL = ("float", "int32", "bool")
 NUMBERS = ("float", "int32")
 
 
 def _joined(text: str, *parts: Expression) -> Expression:
-    """An expression that moves the elements of its parts."""
+    """Returns an expression that moves elements of its operands without changing them."""
     return Expression(text, max(part.bound for part in parts), any(part.rough for part in parts))
 
 
@@ -117,32 +117,32 @@ def chosen(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression:
 
 @rule(*NUMBERS)
 def cast(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression:
-    others = {
+    sources = {
         "float32": ("float16", "int32", "bool"),
         "float16": ("float32", "int32", "bool"),
         "int32": ("bool", "float32"),
     }
-    kind = w.one_of(others[dtype])
+    kind = w.one_of(sources[dtype])
     x = w.expression(kind, shape, depth, exact=dtype == "int32" or kind != "float16")
     bound = x.bound if kind != "bool" else 1.0
     return Expression(f"tf.cast({x.text}, tf.{dtype})", bound, x.rough or dtype == "float16")
 
 
-# Sums, products and the like.
+# Reductions and products.
 
 
 @rule(*ALL, smooth=True)
 def reduced(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
     axis, size = w.number(0, len(shape)), w.number(2, 4)
-    whole = (*shape[:axis], size, *shape[axis:])
-    if not _fits(whole):
+    operand_shape = (*shape[:axis], size, *shape[axis:])
+    if not _fits(operand_shape):
         return None
     if dtype == "bool":
-        x = w.exact(dtype, whole, depth)
+        x = w.exact(dtype, operand_shape, depth)
         return Expression(f"tf.reduce_{w.one_of(('any', 'all'))}({x.text}, {axis})")
     whole_names = ("sum", "max", "min") if dtype == "int32" else ("sum", "mean", "max", "min")
     name = w.one_of(("sum", "mean") if w.is_smooth else whole_names)
-    x = w.expression(dtype, whole, depth, exact=dtype == "int32")
+    x = w.expression(dtype, operand_shape, depth, exact=dtype == "int32")
     text = f"tf.reduce_{name}({x.text}, {axis})"
     if name == "sum":
         return Expression(text, size * x.bound, dtype != "int32")
@@ -189,10 +189,10 @@ def sorted_along(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression 
 @rule("int32")
 def place(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
     axis = w.number(0, len(shape))
-    whole = (*shape[:axis], 3, *shape[axis:])
-    if not _fits(whole):
+    operand_shape = (*shape[:axis], 3, *shape[axis:])
+    if not _fits(operand_shape):
         return None
-    x = w.exact(w.one_of(("int32", "float32")), whole, depth)
+    x = w.exact(w.one_of(("int32", "float32")), operand_shape, depth)
     return Expression(f"tf.{w.one_of(('argmax', 'argmin'))}({x.text}, {axis}, tf.int32)", 3.0)
 
 
@@ -232,7 +232,7 @@ def resized(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | Non
     return _computed(f"tf.image.resize({x.text}, [{shape[1]}, {shape[2]}])", x.bound)
 
 
-# Elements that are moved.
+# Operations that move elements.
 
 
 @rule(*ALL, smooth=True)
@@ -244,10 +244,10 @@ def reshaped(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression:
 @rule(*ALL, smooth=True, rank=2)
 def turned(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
     order = sorted(range(len(shape)), key=lambda _: w.number(0, 99))
-    before = [0] * len(shape)
-    for at, axis in enumerate(order):
-        before[axis] = shape[at]
-    x = w.expression(dtype, tuple(before), depth)
+    operand_shape = [0] * len(shape)
+    for index, axis in enumerate(order):
+        operand_shape[axis] = shape[index]
+    x = w.expression(dtype, tuple(operand_shape), depth)
     return _joined(f"tf.transpose({x.text}, {order})", x)
 
 
@@ -262,17 +262,17 @@ def reversed_or_rolled(w: Writer, dtype: str, shape: Shape, depth: int) -> Expre
 @rule(*ALL, smooth=True)
 def sliced(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
     if not shape:
-        whole = (w.number(1, 4),)
-        x = w.expression(dtype, whole, depth)
-        return _joined(f"({x.text})[{w.index(whole[0], depth - 1)}]", x)
+        operand_shape = (w.number(1, 4),)
+        x = w.expression(dtype, operand_shape, depth)
+        return _joined(f"({x.text})[{w.index(operand_shape[0], depth - 1)}]", x)
     axis, more = w.number(0, len(shape) - 1), w.number(1, 3)
-    whole = (*shape[:axis], shape[axis] + more, *shape[axis + 1 :])
-    if not _fits(whole):
+    operand_shape = (*shape[:axis], shape[axis] + more, *shape[axis + 1 :])
+    if not _fits(operand_shape):
         return None
-    x = w.expression(dtype, whole, depth)
+    x = w.expression(dtype, operand_shape, depth)
     begin = w.index(more + 1, depth - 1) if w.number(0, 1) else str(w.number(0, more))
     if w.number(0, 1) or axis:
-        starts = ", ".join(begin if at == axis else "0" for at in range(len(shape)))
+        starts = ", ".join(begin if index == axis else "0" for index in range(len(shape)))
         return _joined(f"tf.slice({x.text}, [{starts}], {list(shape)})", x)
     return _joined(f"(lambda x, i: x[i : i + {shape[0]}])({x.text}, {begin})", x)
 
@@ -338,9 +338,9 @@ def joined(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None
 def padded(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
     if not shape or shape[0] < 2:
         return None
-    before, behind = (1, 0) if w.number(0, 1) else (0, 1)
+    low, high = (1, 0) if w.number(0, 1) else (0, 1)
     x = w.expression(dtype, (shape[0] - 1, *shape[1:]), depth)
-    pads = [[before, behind], *([0, 0] for _ in shape[1:])]
+    pads = [[low, high], *([0, 0] for _ in shape[1:])]
     return _joined(f"tf.pad({x.text}, {pads})", x)
 
 
@@ -350,7 +350,7 @@ def repeated(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | No
     x = w.expression(dtype, (*shape[:axis], 1, *shape[axis + 1 :]), depth)
     if w.number(0, 1):
         return _joined(f"tf.broadcast_to({x.text}, {list(shape)})", x)
-    times = [size if at == axis else 1 for at, size in enumerate(shape)]
+    times = [size if index == axis else 1 for index, size in enumerate(shape)]
     return _joined(f"tf.tile({x.text}, {times})", x)
 
 
@@ -359,7 +359,7 @@ def one_hot(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | Non
     return Expression(f"tf.one_hot({w.exact('int32', shape[:-1], depth).text}, {shape[-1]}, dtype=tf.{dtype})", 1.0)
 
 
-# Random numbers, by seeds that a program computes.
+# Random numbers from seeds that a program computes.
 
 
 @rule(*NUMBERS)
@@ -382,7 +382,7 @@ def branch(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression:
     if w.number(0, 2):
         return _joined(f"tf.cond({w.exact('bool', (), depth).text}, lambda: {x.text}, lambda: {y.text})", x, y)
     z = w.expression(dtype, shape, depth)
-    cases = ", ".join(f"lambda: {one.text}" for one in (x, y, z))
+    cases = ", ".join(f"lambda: {branch_result.text}" for branch_result in (x, y, z))
     return _joined(f"tf.switch_case({w.index(3, depth)}, [{cases}])", x, y, z)
 
 

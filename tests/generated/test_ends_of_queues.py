@@ -1,4 +1,4 @@
-"""Queues that end at random moments, and in any way: nothing is lost, nothing comes twice, and nothing hangs."""
+"""Queues that end at random moments and in all ways lose no element, repeat no element and never hang."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ import tensorflow_ipu as ipu
 
 DEADLINE = 60.0
 ENDLESS = 10**8
-# A run that long is going on when something happens beside it, mostly.
+# A run of this many steps is usually still active when another thread disturbs it.
 LONG = 4000
 
 
 @tf.function(jit_compile=True, autograph=False)
 def echo(source: Any, sink: Any, count: Any) -> None:
-    """Enqueues the next elements of a queue."""
+    """Enqueues the next `count` elements of the queue `source` to `sink`."""
 
     def body(i: Any) -> Any:
         sink.enqueue(source._dequeue())
@@ -36,9 +36,9 @@ def echo(source: Any, sink: Any, count: Any) -> None:
 
 
 class Session:
-    """A queue of elements 0, 1, 2, ..., what was done with it, and what has to come of that.
+    """An infeed of the elements 0, 1, 2, ... and an outfeed, with the rows that the outfeed must have next.
 
-    A row has the elements of all replicas: with two, row 3 has 6 and 7.
+    A row has the elements of all replicas. With two replicas, row 3 has the elements 6 and 7.
     """
 
     def __init__(self, seed: int, strategy: ipu.IPUStrategy, replicas: int) -> None:
@@ -52,7 +52,7 @@ class Session:
         with strategy.scope():
             self.infeed = ipu.IPUInfeedQueue(dataset, prefetch_depth=self.random.choice([1, 3, 20]))
         self.make_outfeed()
-        self.next: int | None = None  # The row that the next run begins with; None if the queue has to start first.
+        self.next: int | None = None  # The first row of the next run; None if the queue must start first.
         self.start()
 
     def _element(self, i: tf.Tensor) -> tf.Tensor:
@@ -67,16 +67,16 @@ class Session:
 
     def make_outfeed(self) -> None:
         self.outfeed = ipu.IPUOutfeedQueue()
-        self.unread: list[int] = []  # Rows that it has.
-        self.is_known = False  # Whether it had an element: before, it does not know what they are.
+        self.unread: list[int] = []  # The rows in the outfeed.
+        self.is_known = False  # True after the first element; before, the outfeed has no element spec.
 
     def call(self, count: int) -> None:
         self.strategy.run(echo, (self.infeed, self.outfeed, tf.constant(count)))
 
-    def read(self, most: int | None = None) -> list[int]:
-        """Reads rows of the outfeed, and checks that each has its elements in order; returns their numbers."""
+    def read(self, limit: int | None = None) -> list[int]:
+        """Dequeues at most `limit` rows, checks the order of the elements of each, and returns the rows' numbers."""
         try:
-            taken = self.outfeed.dequeue() if most is None else self.outfeed.dequeue(max_elements=most)
+            taken = self.outfeed.dequeue() if limit is None else self.outfeed.dequeue(max_elements=limit)
         except ValueError:
             assert not self.is_known
             return []
@@ -87,18 +87,18 @@ class Session:
         return numbers.tolist()
 
     def in_order(self, first: int) -> list[int]:
-        """Reads all rows: those that are known, and after them a run's own, in order from `first`; returns the latter."""
+        """Reads the unread rows and then the rows of a run, which must be in order from `first`; returns the latter."""
         rows = self.read()
-        known, self.unread = self.unread, []
-        assert rows[: len(known)] == known
-        own = rows[len(known) :]
-        assert own == list(range(first, first + len(own)))
-        return own
+        earlier, self.unread = self.unread, []
+        assert rows[: len(earlier)] == earlier
+        new = rows[len(earlier) :]
+        assert new == list(range(first, first + len(new)))
+        return new
 
-    # What may happen.
+    # The actions.
 
     def run(self) -> None:
-        """A run on its own, to the end of the data at most."""
+        """Runs the program without a disturbance, at most to the end of the data."""
         count = self.random.choice([1, 2, 5, 30])
         if self.next is None:
             with pytest.raises(tf.errors.FailedPreconditionError):
@@ -111,15 +111,15 @@ class Session:
             return
         with pytest.raises(tf.errors.InvalidArgumentError if self.fails else tf.errors.OutOfRangeError):
             self.call(count)
-        # Replicas that had not come so far are ended.
-        own = self.in_order(first)
-        assert len(own) == self.next - first if self.replicas == 1 else len(own) <= self.next - first
+        # The end of the data at one replica also ends replicas that are not as far.
+        new = self.in_order(first)
+        assert len(new) == self.next - first if self.replicas == 1 else len(new) <= self.next - first
 
     def take(self) -> None:
-        """Reads a part of the outfeed, or all."""
-        most = self.random.choice([None, 1, 3])
-        count = len(self.unread) if most is None else most
-        assert self.read(most) == self.unread[:count]
+        """Reads a part of the outfeed or all of it."""
+        limit = self.random.choice([None, 1, 3])
+        count = len(self.unread) if limit is None else limit
+        assert self.read(limit) == self.unread[:count]
         del self.unread[:count]
 
     def restart(self) -> None:
@@ -131,7 +131,7 @@ class Session:
             self.next = None
 
     def another_outfeed(self) -> None:
-        """Deletes the outfeed with what it has."""
+        """Deletes the outfeed with its elements, and creates another one."""
         self.outfeed.deleter  # noqa: B018
         with pytest.raises((tf.errors.NotFoundError, ValueError)):
             self.outfeed.dequeue()
@@ -175,15 +175,15 @@ class Session:
         else:
             rows = self.read()
             assert rows[: len(self.unread)] == self.unread
-            own, self.unread = rows[len(self.unread) :], []
-            # The run may have begun after the queue had restarted. It never goes from the one pass to the other.
-            begin = 0 if what == "restart" and own[:1] == [0] else first
-            assert own == list(range(begin, begin + len(own)))
-            assert len(own) <= LONG
+            new, self.unread = rows[len(self.unread) :], []
+            # The run may have started after the restart of the queue. It never mixes elements from before and after it.
+            begin = 0 if what == "restart" and new[:1] == [0] else first
+            assert new == list(range(begin, begin + len(new)))
+            assert len(new) <= LONG
         self.start()
 
     def interrupt(self) -> None:
-        """Ctrl-C at a random moment of a run, on the main thread."""
+        """Sends Ctrl-C at a random moment of a run on the main thread."""
         if self.next is None:
             return
         first = self.next
@@ -198,12 +198,12 @@ class Session:
         except KeyboardInterrupt:
             pass
         timer.join(DEADLINE)
-        own = self.in_order(first)
-        if self.replicas > 1 or first + len(own) == self.rows:
+        new = self.in_order(first)
+        if self.replicas > 1 or first + len(new) == self.rows:
             self.start()
             return
-        # The run may have had an element that it could not enqueue any more.
-        self.next = first + len(own)
+        # The run may have dequeued an element that it did not enqueue.
+        self.next = first + len(new)
         try:
             self.call(1)
         except of_data:
@@ -216,7 +216,7 @@ class Session:
 
     @staticmethod
     def _wait_for_interrupt() -> None:
-        """Waits for the signal of a run that ended before it came."""
+        """Waits for the signal if the run ended before it arrived."""
         threading.Event().wait(DEADLINE)
         raise AssertionError("no signal came")
 
@@ -231,11 +231,11 @@ class Session:
 
 @contextlib.contextmanager
 def session(seed: int, strategy: ipu.IPUStrategy, replicas: int) -> Iterator[Session]:
-    one = Session(seed, strategy, replicas)
+    new_session = Session(seed, strategy, replicas)
     try:
-        yield one
+        yield new_session
     finally:
-        for queue in (one.infeed, one.outfeed):
+        for queue in (new_session.infeed, new_session.outfeed):
             with contextlib.suppress(tf.errors.NotFoundError):
                 queue.deleter  # noqa: B018
 
@@ -250,13 +250,13 @@ def test_random_ends_of_queues_lose_nothing_repeat_nothing_and_hang_nowhere(
     @examples(60)
     @given(seed=st.integers(0, 10**6))
     def check(seed: int) -> None:
-        with session(seed, strategy, count) as one:
-            note(f"{one.rows} rows, which {'fail' if one.fails else 'end'}")
+        with session(seed, strategy, count) as case:
+            note(f"{case.rows} rows, which {'fail' if case.fails else 'end'}")
             for _ in range(12):
-                done.add(one.step())
-            if one.next is None:
-                one.start()
-            one.take()
+                done.add(case.step())
+            if case.next is None:
+                case.start()
+            case.take()
 
     check()
     assert done == set(Session.ACTIONS)

@@ -1,4 +1,4 @@
-"""Random pipelines come to the numbers of plain loops over their stages, or are refused in words."""
+"""Random pipelines give the results of plain loops over their stages, or are rejected with an error of `pipeline`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
 
-# Whose text names an argument of `pipeline`.
+# Errors whose text names an argument of `pipeline`.
 REFUSED = (ValueError, NotImplementedError)
 
 
 @dataclasses.dataclass
 class Trained:
-    """What a pipeline leaves: the variables by name, and the results of its micro-batches."""
+    """The variables by name after training, and the results of all micro-batches."""
 
     variables: dict[str, np.ndarray]
     results: list[np.ndarray]
 
 
 def pipelined(case: pipelines.Pipeline, seed: int) -> Trained:
-    """Runs a pipeline on a device of its size."""
+    """Runs a pipeline on a device with its number of IPUs."""
     strategy, old = ipu.IPUStrategy(), str(case.optimizer).startswith("old")
     with strategy.scope():
         variables = {name: tf.Variable(value, name=name) for name, value in case.variables.items()}
@@ -37,7 +37,7 @@ def pipelined(case: pipelines.Pipeline, seed: int) -> Trained:
             optimizer = pipelines.OPTIMIZERS[case.optimizer]()
             if not old:
                 optimizer.build(list(variables.values()))
-            # Keras's optimizers sum the gradients of replicas by themselves.
+            # Keras's optimizers already sum the gradients of replicas.
             applied = ipu.optimizers.CrossReplicaOptimizer(optimizer) if old and case.replicas > 1 else optimizer
             options["optimizer_function"] = lambda loss, *_: pipelining.OptimizerFunctionOutput(applied, loss)
         infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(case.elements(seed)))
@@ -78,14 +78,19 @@ def looped(case: pipelines.Pipeline, seed: int, *, compiled: bool = False) -> Tr
             for _ in range(case.replicas):
                 outputs, gradients = step(*map(tf.constant, next(elements)))
                 row.append([output.numpy() for output in outputs])
-                total = [one + other for one, other in zip(total, gradients, strict=True)]
+                total = [gradient + addend for gradient, addend in zip(total, gradients, strict=True)]
             results.append(row)
         if optimizer is not None:
             # `CrossReplicaOptimizer` averages over replicas.
             parts = case.micro_batches if case.is_mean else 1
             parts *= case.replicas if str(case.optimizer).startswith("old") else 1
-            optimizer.apply_gradients([(gradient / parts, one) for gradient, one in zip(total, trained, strict=True)])
-    columns = [np.array([[each[at] for each in row] for row in results]) for at in range(len(results[0][0]))]
+            optimizer.apply_gradients(
+                [(gradient / parts, variable) for gradient, variable in zip(total, trained, strict=True)]
+            )
+    columns = [
+        np.array([[row_outputs[index] for row_outputs in row] for row in results])
+        for index in range(len(results[0][0]))
+    ]
     if case.options["accumulate_outfeed"]:
         shape = (case.passes, case.micro_batches, case.replicas)
         columns = [column.reshape(shape).sum(axis=1).astype(column.dtype) for column in columns]
@@ -105,7 +110,7 @@ def test_random_pipelines_train_and_infer_as_plain_loops_or_are_refused(examples
         note(f"{case.source}\n{dataclasses.replace(case, source='', variables={})}")
         configure(case.ipus)
         try:
-            found = pipelined(case, seed)
+            actual = pipelined(case, seed)
         except Exception as error:
             arguments = [*case.options, "device_mapping"]
             if isinstance(error, REFUSED) and any(f"`{name}" in str(error) for name in arguments):
@@ -114,13 +119,13 @@ def test_random_pipelines_train_and_infer_as_plain_loops_or_are_refused(examples
             try:
                 looped(case, seed, compiled=True)
             except Exception:
-                return  # XLA does not take the stages either.
+                return  # XLA cannot compile the stages without a pipeline either.
             raise AssertionError("plain XLA takes it") from error
-        wanted = looped(case, seed)
-        for name, value in wanted.variables.items():
-            np.testing.assert_allclose(found.variables[name], value, 2e-4, 2e-5, err_msg=name)
-        for one, other in zip(found.results, wanted.results, strict=True):
-            np.testing.assert_allclose(one, other, 2e-4, 2e-4)
+        expected = looped(case, seed)
+        for name, value in expected.variables.items():
+            np.testing.assert_allclose(actual.variables[name], value, 2e-4, 2e-5, err_msg=name)
+        for actual_result, expected_result in zip(actual.results, expected.results, strict=True):
+            np.testing.assert_allclose(actual_result, expected_result, 2e-4, 2e-4)
         compared["equal"] += 1
 
     check()
@@ -132,7 +137,7 @@ def test_random_pipelines_have_every_schedule_and_option():
     schedules = {case.options["pipeline_schedule"] for case in cases}
     assert schedules == {*pipelining.PipelineSchedule, *pipelining.PhasedExecution}
     options = set().union(*(case.options for case in cases))
-    wanted = {"device_mapping", "recomputation_mode", "batch_serialization_iterations", "gradient_accumulation_dtype"}
-    assert wanted | {"outfeed_loss", "offload_activations", "reduction_method"} <= options
+    required = {"device_mapping", "recomputation_mode", "batch_serialization_iterations", "gradient_accumulation_dtype"}
+    assert required | {"outfeed_loss", "offload_activations", "reduction_method"} <= options
     assert {case.optimizer for case in cases} == {None, *pipelines.OPTIMIZERS}
     assert {case.replicas for case in cases} == {1, 2}

@@ -1,6 +1,6 @@
-"""Random programs have the bits of plain XLA without kernels of the host, and the numbers of plain TensorFlow with them.
+"""Random programs equal plain XLA bit by bit without host kernels, and plain TensorFlow up to rounding with them.
 
-An operation of float16 rounds once here, and may round several times in plain XLA.
+An operation of float16 rounds once here, but may round several times in plain XLA.
 """
 
 from __future__ import annotations
@@ -50,19 +50,23 @@ def tried(call: Callable[[], Results]) -> Results | Exception:
         return error
 
 
-def are_near(found: Results, wanted: Results) -> bool:
-    """Whether floats are equal to rounding, and all else is equal."""
-    tolerances = {name: TOLERANCES.get(value.dtype.name, 0) for name, value in wanted.items()}
+def are_near(actual: Results, expected: Results) -> bool:
+    """Returns True if floats are equal up to rounding and other values are equal."""
+    tolerances = {name: TOLERANCES.get(value.dtype.name, 0) for name, value in expected.items()}
     pairs = (
-        (found[name].astype(np.float64), value.astype(np.float64), tolerances[name]) for name, value in wanted.items()
+        (actual[name].astype(np.float64), value.astype(np.float64), tolerances[name])
+        for name, value in expected.items()
     )
-    return all(np.allclose(one, other, tolerance, tolerance, equal_nan=True) for one, other, tolerance in pairs)
+    return all(
+        np.allclose(actual_value, expected_value, tolerance, tolerance, equal_nan=True)
+        for actual_value, expected_value, tolerance in pairs
+    )
 
 
-def check_near(found: Results, wanted: Results) -> None:
-    for name, value in wanted.items():
+def check_near(actual: Results, expected: Results) -> None:
+    for name, value in expected.items():
         tolerance = TOLERANCES.get(value.dtype.name, 0)
-        np.testing.assert_allclose(found[name], value, tolerance, tolerance, err_msg=name)
+        np.testing.assert_allclose(actual[name], value, tolerance, tolerance, err_msg=name)
 
 
 def test_random_programs_equal_plain_xla_by_bits_and_plain_tensorflow_to_rounding(examples):
@@ -74,21 +78,22 @@ def test_random_programs_equal_plain_xla_by_bits_and_plain_tensorflow_to_roundin
     def check(seed: int, statements: int) -> None:
         program = writing.write(seed, statements, draws=seed % 2 == 0)
         note(program.source)
-        plain = tried(lambda: run(program, compiled=False))
-        if isinstance(plain, Exception):  # Of a few things, such as some branches in mapped functions.
+        on_host = tried(lambda: run(program, compiled=False))
+        # Plain TensorFlow fails for a few operations, such as some branches in mapped functions.
+        if isinstance(on_host, Exception):
             return
         xla = tried(lambda: run(program))
         with _host_kernels.wherever_known():
-            found = tried(lambda: run(program, full))
-        if isinstance(found, Exception):
-            assert isinstance(xla, Exception), f"plain XLA takes it: {found}"
+            with_kernels = tried(lambda: run(program, full))
+        if isinstance(with_kernels, Exception):
+            assert isinstance(xla, Exception), f"plain XLA takes it: {with_kernels}"
             return
-        check_near(found, plain)
+        check_near(with_kernels, on_host)
         compared["numbers"] += 1
-        # XLA draws other floats, and has faults of its own.
-        if not isinstance(xla, Exception) and seed % 2 and are_near(xla, plain):
+        # XLA draws other random floats, and has errors of its own.
+        if not isinstance(xla, Exception) and seed % 2 and are_near(xla, on_host):
             without = run(program, bare)
-            check_near(without, plain)
+            check_near(without, on_host)
             if program.uses_half:
                 return
             for name, value in xla.items():
@@ -102,9 +107,9 @@ def test_random_programs_equal_plain_xla_by_bits_and_plain_tensorflow_to_roundin
 
 def test_a_program_of_fewer_statements_is_the_beginning_of_a_longer_one():
     for seed in range(20):
-        whole, begin = (writing.write(seed, count).source.splitlines() for count in (4, 2))
-        assert whole[: len(begin) - 1] == begin[:-1]
-        assert writing.write(seed, 4).source.splitlines() == whole
+        longer, begin = (writing.write(seed, count).source.splitlines() for count in (4, 2))
+        assert longer[: len(begin) - 1] == begin[:-1]
+        assert writing.write(seed, 4).source.splitlines() == longer
 
 
 @pytest.mark.parametrize("draws", [False, True])

@@ -1,7 +1,7 @@
-"""Writes random programs of TensorFlow as source text, the same one for the same seed.
+"""Writes the source text of a random TensorFlow program from a seed.
 
-A program is a function of tensors and variables that returns a dict of tensors. Expressions are written from the type and the
-shape that is wanted down to what they need, so that every program is legal:
+A program is a function of tensors and variables that returns a dict of tensors. Expressions are written top-down, from
+the type and the shape of the result to its operands, so that every program is valid:
 
     def program(f0, f1, f2, g0, n0, n1, b0, v0, v1):
         r10 = tf.where(n1 < 2, tf.sin(f0), tf.transpose(v0))
@@ -22,7 +22,7 @@ import numpy as np
 Shape = tuple[int, ...]
 _T = TypeVar("_T")
 
-# What a program is called with: types and shapes by name.
+# The arguments of a program: types and shapes by name.
 TENSORS: dict[str, tuple[str, Shape]] = {
     "f0": ("float32", (3, 4)),
     "f1": ("float32", (2, 4, 4, 3)),
@@ -35,13 +35,13 @@ TENSORS: dict[str, tuple[str, Shape]] = {
 VARIABLES: dict[str, tuple[str, Shape]] = {"v0": ("float32", (4, 3)), "v1": ("int32", (5,))}
 
 _MOST_ELEMENTS = 128
-# The bounds of numbers. Floats beyond theirs are pushed into (-1, 1), so that float16 has them and rounding stays small.
+# The bounds of values. Larger floats are mapped into (-1, 1), so that float16 can hold them and rounding stays small.
 _INPUT, _LARGEST, _WHOLE = 2.0, 12.0, 9
 
 
 @dataclasses.dataclass
 class Program:
-    """A program, and what it is called with."""
+    """A program and its arguments."""
 
     source: str
     tensors: dict[str, np.ndarray]
@@ -49,20 +49,20 @@ class Program:
 
     @property
     def uses_half(self) -> bool:
-        """Whether the program computes with float16: the tensor of that type, or one that is cast to it."""
+        """True if the program uses its float16 tensor or casts a tensor to float16."""
         _, _, body = self.source.partition(":")
         return "g0" in body or "float16" in body
 
 
 @dataclasses.dataclass(frozen=True)
 class Expression:
-    """Source text of a tensor.
+    """The source text of a tensor.
 
     Attributes:
       text: The source.
-      bound: No float in it is larger.
-      rough: Whether two right computations may differ, as sums in another order do. Nothing may jump where such a number
-        changes a little, as a comparison does.
+      bound: The largest absolute value of its floats.
+      rough: True if two correct computations may differ, such as sums in another order. Its values must not reach an
+        operation that is not continuous, such as a comparison.
     """
 
     text: str
@@ -72,7 +72,7 @@ class Expression:
 
 @dataclasses.dataclass(frozen=True)
 class Name:
-    """A tensor that a program knows by a name."""
+    """A tensor that has a name in a program."""
 
     dtype: str
     shape: Shape
@@ -80,7 +80,7 @@ class Name:
 
 
 def write(seed: int, statements: int, *, draws: bool = True) -> Program:
-    """Writes the program of a seed; with `draws`, it has random floats. One of fewer statements is the beginning of it."""
+    """Writes the program of a seed; `draws` allows random floats. Fewer `statements` give a prefix of the program."""
     writer = Writer(seed, draws=draws)
     for _ in range(statements):
         writer.statement()
@@ -99,7 +99,7 @@ def write(seed: int, statements: int, *, draws: bool = True) -> Program:
 
 
 class Writer:
-    """Writes statements one after the other, and knows the names so far."""
+    """Writes statements one after the other, and stores the names that they define."""
 
     def __init__(self, seed: int, *, draws: bool = True) -> None:
         self.draws = draws
@@ -108,10 +108,10 @@ class Writer:
         self._indent = 1
         self.lines: list[str] = []
         self.results: list[str] = []
-        self.is_smooth = False  # Whether a gradient is taken of what is being written.
+        self.is_smooth = False  # True while the operand of a gradient is written.
         self.names: dict[str, Name] = {}
         for name, (dtype, shape) in (*TENSORS.items(), *VARIABLES.items()):
-            # A program assigns what it computes to variables.
+            # Programs assign to variables, so that their values are read when they are used.
             text = f"tf.identity({name})" if name in VARIABLES else name
             self.names[name] = Name(dtype, shape, Expression(text, 4.0, rough=name == "v0"))
 
@@ -134,69 +134,69 @@ class Writer:
 
     @contextmanager
     def named(self, **names: Name) -> Iterator[None]:
-        """A block that knows some more names, such as the arguments of a lambda."""
-        before = dict(self.names)
+        """A context with additional names, such as the arguments of a lambda."""
+        outer_names = dict(self.names)
         self.names.update(names)
         try:
             yield
         finally:
-            self.names = before
+            self.names = outer_names
 
     @contextmanager
     def smooth(self) -> Iterator[None]:
-        before, self.is_smooth = self.is_smooth, True
+        was_smooth, self.is_smooth = self.is_smooth, True
         try:
             yield
         finally:
-            self.is_smooth = before
+            self.is_smooth = was_smooth
 
     # Expressions.
 
     def expression(self, dtype: str, shape: Shape, depth: int, *, exact: bool = False) -> Expression:
-        """Writes a tensor; an `exact` one is not rough."""
+        """Writes an expression of a type and shape; if `exact`, it is not rough."""
         if depth > 0:
             rules = [rule for rule in RULES[_kind(dtype)] if not self.is_smooth or rule in SMOOTH]
             for _ in range(4):
                 rule = self.one_of(rules)
                 if exact and rule in ROUGH:
                     continue
-                found = rule(self, dtype, shape, depth - 1)
-                if found is not None and not (exact and found.rough):
-                    return self._pushed(found, dtype)
+                result = rule(self, dtype, shape, depth - 1)
+                if result is not None and not (exact and result.rough):
+                    return self._pushed(result, dtype)
         return self._leaf(dtype, shape, exact)
 
     def exact(self, dtype: str, shape: Shape, depth: int) -> Expression:
         return self.expression(dtype, shape, depth, exact=True)
 
     def index(self, size: int, depth: int) -> str:
-        """Writes a scalar from 0 to `size - 1`."""
+        """Writes an integer scalar from 0 to `size - 1`."""
         return f"tf.math.floormod({self.exact('int32', (), depth).text}, {size})"
 
-    def _pushed(self, found: Expression, dtype: str) -> Expression:
-        if dtype == "int32" and found.bound > _WHOLE:
-            return Expression(f"tf.math.floormod({found.text}, {self.number(2, _WHOLE)})", _WHOLE)
-        if dtype.startswith("float") and found.bound > _LARGEST:
+    def _pushed(self, expression: Expression, dtype: str) -> Expression:
+        if dtype == "int32" and expression.bound > _WHOLE:
+            return Expression(f"tf.math.floormod({expression.text}, {self.number(2, _WHOLE)})", _WHOLE)
+        if dtype.startswith("float") and expression.bound > _LARGEST:
             squashed = self.one_of(("tf.tanh", "tf.sin", "tf.sigmoid"))
-            return Expression(f"{squashed}({found.text})", 1.0, True)
-        return found
+            return Expression(f"{squashed}({expression.text})", 1.0, True)
+        return expression
 
     def _leaf(self, dtype: str, shape: Shape, exact: bool) -> Expression:
-        """Writes a name of the type, brought into the shape, or a constant."""
+        """Writes a constant, or a name of this type that is reshaped to this shape."""
         fitting = [name for name in self.names.values() if name.dtype == dtype and not (exact and name.value.rough)]
         if not fitting or self.number(0, 5) == 0:
             return self._constant(dtype, shape)
         name = self.one_of(fitting)
         if name.shape == shape:
             return name.value
-        size, wanted = math.prod(name.shape), math.prod(shape)
+        size, count = math.prod(name.shape), math.prod(shape)
         text = name.value.text
-        if size == wanted:
+        if size == count:
             text = f"tf.reshape({text}, {list(shape)})"
-        elif size > wanted:
-            first = self.number(0, size - wanted)
-            text = f"tf.reshape(tf.reshape({text}, [-1])[{first}:{first + wanted}], {list(shape)})"
+        elif size > count:
+            first = self.number(0, size - count)
+            text = f"tf.reshape(tf.reshape({text}, [-1])[{first}:{first + count}], {list(shape)})"
         else:
-            text = f"tf.reshape(tf.tile(tf.reshape({text}, [-1]), [{-(-wanted // size)}])[:{wanted}], {list(shape)})"
+            text = f"tf.reshape(tf.tile(tf.reshape({text}, [-1]), [{-(-count // size)}])[:{count}], {list(shape)})"
         return dataclasses.replace(name.value, text=text)
 
     def _constant(self, dtype: str, shape: Shape) -> Expression:
@@ -226,7 +226,7 @@ class Writer:
 
     def _gradient(self) -> None:
         name, tape, loss = (self.fresh(letter) for letter in ("r", "tape", "y"))
-        of = self.one_of([name for name, known in self.names.items() if known.dtype == "float32" and name != "v0"])
+        of = self.one_of([name for name, tensor in self.names.items() if tensor.dtype == "float32" and name != "v0"])
         with self.smooth():
             value = self.expression("float32", self.shape(), 3)
         shape = self.names[of].shape
@@ -239,12 +239,12 @@ class Writer:
     def _assignment(self) -> None:
         name = self.one_of(list(VARIABLES))
         dtype, shape = VARIABLES[name]
-        at = self.number(0, 3)
-        if at == 0:
+        choice = self.number(0, 3)
+        if choice == 0:
             part, target = shape[1:], f"{name}[{self.index(shape[0], 1)}]"
-        elif at == 1 and len(shape) == 2:
+        elif choice == 1 and len(shape) == 2:
             part, target = shape[:1], f"{name}[:, {self.index(shape[1], 1)}]"
-        elif at == 2:
+        elif choice == 2:
             begin = self.fresh("n")
             self.line(f"{begin} = {self.index(shape[0] - 1, 1)}")
             part, target = (2, *shape[1:]), f"{name}[{begin}:{begin} + 2]"
@@ -254,7 +254,7 @@ class Writer:
         self.line(f"{target}.assign({f'4 * tf.tanh({value})' if dtype == 'float32' else value})")
 
     def _loop(self) -> None:
-        """A loop with statements in it, that carries a tensor."""
+        """Writes a loop that carries a tensor and contains statements."""
         dtype, shape = self.one_of(("float32", "int32")), self.shape()
         body, counter, carried, name = (self.fresh(letter) for letter in ("body", "i", "a", "r"))
         trips = f"{self.number(1, 3)}" if self.number(0, 1) else f"1 + {self.index(3, 1)}"
@@ -282,13 +282,13 @@ def _kind(dtype: str) -> str:
 
 Rule = Callable[[Writer, str, Shape, int], Expression | None]
 RULES: dict[str, list[Rule]] = {"float": [], "int32": [], "bool": []}
-# Rules whose results have gradients without jumps, and those whose results are always rough.
+# Rules with continuous gradients, and rules whose results are always rough.
 SMOOTH: set[Rule] = set()
 ROUGH: set[Rule] = set()
 
 
 def rule(*kinds: str, rank: int = 0, smooth: bool = False, rough: bool = False) -> Callable[[Rule], Rule]:
-    """Registers what writes an expression of these kinds and of this rank or more, or None if it has none of the shape."""
+    """Registers a rule for these types and at least this rank. A rule returns None if it cannot produce the shape."""
 
     def register(write_any: Rule) -> Rule:
         def write_rank(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:

@@ -1,4 +1,4 @@
-"""Scripts under `mpiexec`, and sets of worker processes that serve many tests.
+"""Fixtures that run scripts under `mpiexec`, and sets of worker processes that serve many tests.
 
 A test with the mark `workers(2)` runs in each of two workers, where its assertions hold.
 """
@@ -20,11 +20,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-LIMIT = 240  # Seconds. Processes import the package, and compile, beside whatever else the machine does.
+LIMIT = 240  # In seconds. Processes import the package and compile while the machine does other work.
 
 
 class Run:
-    """A script of this folder in the processes of one `mpiexec`; for a `count` of 0, in one process without it."""
+    """Processes of one `mpiexec` that run a script of this folder, or one process without it for a `count` of 0."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Run:
     ) -> None:
         launcher = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(count)] if count else []
         self._output = output
-        self._alive, held = os.pipe()  # All processes hold the other end: it is closed when the last one ends.
+        self._alive, held = os.pipe()  # All processes inherit the other end. It is closed when the last of them ends.
         with output.open("wb") as file:
             self._process = subprocess.Popen(
                 [*launcher, sys.executable, Path(__file__).with_name(script), *map(str, words)],
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def output(self) -> str:
-        """What the processes have printed."""
+        """The text that the processes have printed."""
         return self._output.read_text(errors="replace")
 
     @property
@@ -62,7 +62,7 @@ class Run:
         return self._process.pid
 
     def wait_for(self, pattern: str, times: int) -> None:
-        """Waits until the processes have printed a pattern so often."""
+        """Waits until the processes have printed a pattern `count` times."""
         end = time.monotonic() + LIMIT
         while len(re.findall(pattern, self.output)) < times:
             assert self._process.poll() is None, self.output
@@ -76,7 +76,7 @@ class Run:
         return self._process.wait()
 
     def close(self) -> None:
-        """Kills the processes that are left, and waits for their end."""
+        """Kills the remaining processes, and waits for their end."""
         if not select.select([self._alive], [], [], 0)[0]:
             os.killpg(self._process.pid, signal.SIGKILL)
         self.end()
@@ -84,7 +84,7 @@ class Run:
 
 
 class Workers:
-    """Processes of `worker.py`, which are sent functions to run."""
+    """Processes of `worker.py`, which run functions on request."""
 
     def __init__(self, output: Path, count: int, env: Mapping[str, str]) -> None:
         pipes = [Pipe() for _ in range(count)]
@@ -103,7 +103,7 @@ class Workers:
         self.usable = False
         for connection in self._connections:
             connection.send((inspect.getsourcefile(function), function.__name__, args, kwargs))
-        end = time.monotonic() + LIMIT + 60  # Workers print their stacks before.
+        end = time.monotonic() + LIMIT + 60  # Workers print their stacks before this limit.
         answers = []
         for connection in self._connections:
             if not connection.poll(max(0.0, end - time.monotonic())):
@@ -129,7 +129,7 @@ class Workers:
 
 @pytest.fixture
 def mpiexec(tmp_path: Path, quick_imports: dict[str, str]) -> Iterator[Callable[..., Run]]:
-    """`mpiexec(2, "ends.py", "killed")` starts this script in so many processes, none of which outlives the test."""
+    """Returns a function: `mpiexec(2, "ends.py", "killed")` starts the script in two processes. They end with the test."""
     runs: list[Run] = []
 
     def start(*words: Any) -> Run:
@@ -145,7 +145,7 @@ def mpiexec(tmp_path: Path, quick_imports: dict[str, str]) -> Iterator[Callable[
 def set_of(
     quick_imports: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[int], Workers]]:
-    """`set_of(2)` is the set of so many workers. A test that breaks one costs seconds, and no other test fails."""
+    """Returns a function: `set_of(2)` is a set of two workers. A new set, after a test broke one, takes seconds."""
     sets: dict[int, Workers] = {}
 
     def usable(count: int) -> Workers:
@@ -156,8 +156,8 @@ def set_of(
         return sets[count]
 
     yield usable
-    for each in sets.values():
-        each.close()
+    for workers in sets.values():
+        workers.close()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""A worker of `mpiexec`, which ends as its first argument says. Worker 1 causes what the others are to notice."""
+"""A worker of `mpiexec` that ends as its first argument selects. Worker 1 causes the failure that the others detect."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def joined(timeout: float = 60.0, **more: Any) -> Any:
 
 
 def meet() -> None:
-    """Waits until both workers have imported all, which takes one longer than the other."""
+    """Waits until both workers have imported all modules, because one of them may take longer."""
     Path(f"here{os.environ['PMI_RANK']}").touch()
     while not (Path("here0").exists() and Path("here1").exists()):
         time.sleep(0.01)
 
 
 def show(value: object) -> None:
-    # In one write, since lines of several workers are in one file.
+    # A single write keeps the line whole, because all workers write to one file.
     os.write(1, f"{value if isinstance(value, str) else json.dumps(value)}\n".encode())
 
 
 def steps(end: Callable[[], object], timeout: float = 60.0) -> None:
-    """Runs steps. Worker 1 leaves out the fourth, and does something else."""
+    """Runs steps. Worker 1 omits the fourth, and does something else."""
     strategy, step = joined(timeout)
     show(f"worker {strategy.cluster.worker} is process {os.getpid()}.")
     if strategy.cluster.worker == 1:
@@ -58,7 +58,7 @@ def late() -> None:
 
 
 def alone() -> None:
-    """Makes no strategy of workers, but one of its own, or none."""
+    """Makes a strategy without workers, or none."""
     if os.environ["PMI_RANK"] == "1":
         import tensorflow_ipu as ipu
 
@@ -68,7 +68,7 @@ def alone() -> None:
 
 
 def finished() -> None:
-    """All end with 0, worker 1 later."""
+    """All workers end with status 0, worker 1 later."""
     strategy, _ = joined()
     if strategy.cluster.worker == 1:
         time.sleep(1.0)
@@ -76,7 +76,7 @@ def finished() -> None:
 
 
 def split() -> None:
-    """Workers 1 and 0 are a cluster in this order, and worker 2 is alone; MPI goes on to serve its owner, who ends it."""
+    """Joins workers 1 and 0 as a cluster in this order; worker 2 is alone. The script finalizes MPI, as its owner."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -96,7 +96,7 @@ def split() -> None:
 
 
 def trained(folder: str = "", epochs: str = "2", killed_behind: str = "") -> None:
-    """Trains a model, from a backup on where there is one. Worker 1 is killed in the epoch that follows this one."""
+    """Trains a model, from a backup if one exists. Worker 1 is killed in the epoch after the given one."""
     import keras
 
     import tensorflow_ipu as ipu
@@ -113,12 +113,12 @@ def trained(folder: str = "", epochs: str = "2", killed_behind: str = "") -> Non
         epoch_now = epoch
 
     def end(batch: int, logs: object) -> None:
-        # The workers have met in this epoch, so worker 0 has written its backup.
+        # The workers have communicated in this epoch, so worker 0 has written its backup.
         if str(epoch_now - 1) == killed_behind and worker == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
     callbacks: list[Any] = [keras.callbacks.LambdaCallback(on_epoch_begin=begin, on_train_batch_end=end)]
-    if folder:  # A machine of each worker's own: the folder of worker 1 is always empty.
+    if folder:  # Each worker has a separate host, so the folder of worker 1 is always empty.
         callbacks.insert(0, keras.callbacks.BackupAndRestore(str(Path(folder, f"{worker}"))))
     with strategy.scope():
         keras.utils.set_random_seed(1 + worker)
@@ -136,7 +136,7 @@ ENDS: dict[str, Callable[..., None]] = {
     "raising": lambda: steps(lambda: {}["the data are bad"]),
     "exiting": lambda: steps(lambda: sys.exit(3)),
     "absent": lambda: steps(signal.pause, 3.0),
-    # Until a signal ends all: worker 1 waits in Python, and the others wait for it.
+    # The loop lasts until a signal ends all: worker 1 waits in Python, and the others wait for worker 1.
     "waiting": lambda: steps(signal.pause, 600.0),
     **{function.__name__: function for function in (late, alone, finished, split, trained)},
 }

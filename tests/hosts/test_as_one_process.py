@@ -1,6 +1,6 @@
-"""Programs, training and Keras: w workers of r replicas compute what one process of w times r computes.
+"""Programs and Keras: w workers of r replicas compute the same as one process of w * r replicas.
 
-Each case returns what all workers have, equal to the bit, and arrays whose axis 1 is that of this worker's replicas.
+Each case returns values that must be equal on all workers, and arrays with this worker's replicas along axis 1.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def batches(strategy: Any) -> tf.data.Dataset:
 
 
 def exchanges(groups: Any) -> dict[str, Any]:
-    """All collectives in groups of one kind."""
+    """Runs all collectives in groups of one kind."""
     index = tf.cast(replication_ops.replication_index(), tf.float32)
     x = tf.range(7, dtype=tf.float32) * (index + 2) - index * index
     table = tf.reshape(tf.range(12, dtype=tf.float32), [12, 1]) + 100 * index
@@ -64,7 +64,7 @@ def exchanges(groups: Any) -> dict[str, Any]:
 
 
 def collectives(replicas: int) -> Any:
-    """All collectives in groups of all sizes, of neighbors and orthogonal ones."""
+    """Runs all collectives in groups of all sizes, of neighbors and orthogonal ones."""
     strategy, results = strategy_of(replicas), ipu.IPUOutfeedQueue()
     all_replicas = strategy.num_replicas_in_sync
     sizes = [size for size in range(1, all_replicas + 1) if all_replicas % size == 0]
@@ -73,7 +73,7 @@ def collectives(replicas: int) -> Any:
 
     @tf.function(jit_compile=True)
     def program() -> None:
-        results.enqueue({name: exchanges(each) for name, each in groups.items()})
+        results.enqueue({name: exchanges(replica_groups) for name, replica_groups in groups.items()})
 
     strategy.run(program)
     # One replica has no axis.
@@ -81,7 +81,7 @@ def collectives(replicas: int) -> Any:
 
 
 def in_loops(replicas: int) -> Any:
-    """Sums in a loop, in a branch that depends on one, and in another loop that ends by one."""
+    """Sums in a loop, in a branch that depends on a sum, and in another loop that a sum ends."""
     strategy = strategy_of(replicas)
 
     @tf.function(jit_compile=True)
@@ -98,7 +98,7 @@ def in_loops(replicas: int) -> Any:
             total *= 2.0
         return total, replication_ops.replication_index()
 
-    total, index = ipu.IPUStrategy().run(program, (tf.constant(12),))  # Any strategy, once the process has joined.
+    total, index = ipu.IPUStrategy().run(program, (tf.constant(12),))  # Any strategy works once the process has joined.
     assert int(index) == strategy.cluster.worker * replicas
     return total, ()
 
@@ -107,9 +107,9 @@ def drawn(replicas: int) -> Any:
     strategy, results = strategy_of(replicas), ipu.IPUOutfeedQueue()
     ipu.config.reset_ipu_seed(3)
     strategy.run(tf.function(lambda: results.enqueue(tf.random.uniform([4])) and None, jit_compile=True))
-    found = results.dequeue().numpy()
-    assert len({row.tobytes() for row in found[0]}) == replicas
-    return (), found
+    values = results.dequeue().numpy()
+    assert len({row.tobytes() for row in values[0]}) == replicas
+    return (), values
 
 
 def optimized(kind: str, replicas: int) -> Any:
@@ -130,7 +130,7 @@ def optimized(kind: str, replicas: int) -> Any:
             results.enqueue((loss, replication_ops.replication_index()))
 
     strategy.run(program, (iterator,))
-    return weights, [each.numpy().reshape([-1, replicas]) for each in results.dequeue()]
+    return weights, [result.numpy().reshape([-1, replicas]) for result in results.dequeue()]
 
 
 def pipelined(replicas: int) -> Any:
@@ -158,13 +158,13 @@ def pipelined(replicas: int) -> Any:
 
 
 def fitted(kind: str, method: str, replicas: int) -> Any:
-    """A model of Keras with accumulated gradients, or with a pipeline."""
+    """Trains a Keras model with accumulated gradients or with a pipeline."""
     strategy = strategy_of(replicas * 2 if kind == "pipeline" else replicas, 1)
     random = np.random.default_rng(3)
     x = random.normal(size=(32, 6, 6, 2) if kind == "accumulation" else (32, 5)).astype("float32")
     y = random.normal(size=(32, 1)).astype("float32")
     with strategy.scope():
-        keras.utils.set_random_seed(1 + strategy.cluster.worker)  # Of which worker 0's weights are all that counts.
+        keras.utils.set_random_seed(1 + strategy.cluster.worker)  # Only worker 0's weights count.
         if kind == "accumulation":
             parts = [keras.Input([6, 6, 2]), layers.Conv2D(3, 3, activation="relu"), layers.Flatten(), layers.Dense(1)]
             model: Any = keras.Sequential(parts)
@@ -180,7 +180,7 @@ def fitted(kind: str, method: str, replicas: int) -> Any:
         model.compile(keras.optimizers.Adam(0.05), "mse", metrics=["mae"], steps_per_execution=4)
         history = model.fit(x, y, batch_size=2, epochs=2, shuffle=False, verbose=0, validation_data=(x, y))
         evaluated = model.evaluate(x, y, batch_size=2, verbose=0, return_dict=True)
-        predicted = model.predict(x[:-3], batch_size=2, verbose=0)  # Padded.
+        predicted = model.predict(x[:-3], batch_size=2, verbose=0)  # The last batch is padded.
     return (history.history, model.get_weights(), evaluated, predicted), ()
 
 
@@ -199,20 +199,20 @@ def fitted(kind: str, method: str, replicas: int) -> Any:
     ],
 )
 def test_workers_compute_what_one_process_does(set_of, workers, replicas, case, args):
-    found, own = zip(*set_of(workers).call(case, *args, replicas), strict=True)
-    for each in found:
-        tf.nest.map_structure(np.testing.assert_array_equal, each, found[0])
+    common, per_worker = zip(*set_of(workers).call(case, *args, replicas), strict=True)
+    for values in common:
+        tf.nest.map_structure(np.testing.assert_array_equal, values, common[0])
     expected = case(*args, replicas * workers)
-    of_all = found[0], tf.nest.map_structure(lambda *parts: np.concatenate(parts, axis=1), *own)
+    of_all = common[0], tf.nest.map_structure(lambda *parts: np.concatenate(parts, axis=1), *per_worker)
     tf.nest.map_structure(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6), of_all, expected)
 
 
 @pytest.mark.workers(3)
 def test_halves_are_added_in_float32_and_rounded_once():
-    """Rounding the sum of two gives another sum of three: in a program and on the host."""
+    """Rounding the sum of two values first would change the sum of three, in a program and on the host."""
     strategy = ipu.IPUMultiWorkerStrategy()
     program = tf.function(cross_replica_ops.cross_replica_sum, jit_compile=True)
     for dtype, large in ((tf.float16, 2048), (tf.bfloat16, 256)):
         value = tf.constant([1 if strategy.cluster.worker else large] * 3, dtype)
-        for found in (ipu.distributed.allreduce(value, "SUM"), strategy.run(program, (value,))):
-            assert found.numpy().tolist() == [large + 2] * 3
+        for total in (ipu.distributed.allreduce(value, "SUM"), strategy.run(program, (value,))):
+            assert total.numpy().tolist() == [large + 2] * 3

@@ -1,4 +1,4 @@
-"""`ipu.distributed`: the same numbers on all instances, whatever the types, in graphs too; differences are told."""
+"""`ipu.distributed`: equal values on all instances for all types, also in graphs; errors for different calls."""
 
 import numpy as np
 import pytest
@@ -18,19 +18,19 @@ def lists(*tensors):
 
 @pytest.mark.workers(2)
 def test_all_types_have_the_same_results_on_all_instances():
-    one, rank = np.array([[1, 5], [3, 0]]), hosts.join().worker
-    total, mean = 2 * one + 1, (2 * one + 1) / 2
+    matrix, rank = np.array([[1, 5], [3, 0]]), hosts.join().worker
+    total, mean = 2 * matrix + 1, (2 * matrix + 1) / 2
     for name in TYPES:
-        value = tf.cast(tf.constant(one) + rank, name)
-        for found, expected in (
+        value = tf.cast(tf.constant(matrix) + rank, name)
+        for result, expected in (
             (allreduce(value, SUM), total),
             (allreduce(value, "sum"), total),
             (allreduce(value, MEAN), mean if name[0] in "bfc" else np.trunc(mean)),
-            (allgather(value), [one, one + 1]),
-            (broadcast(value, 1), one + 1),
+            (allgather(value), [matrix, matrix + 1]),
+            (broadcast(value, 1), matrix + 1),
         ):
-            assert found.dtype.name == name
-            np.testing.assert_array_equal(tf.cast(found, tf.float64), expected, name)
+            assert result.dtype.name == name
+            np.testing.assert_array_equal(tf.cast(result, tf.float64), expected, name)
 
 
 @pytest.mark.workers(2)
@@ -48,8 +48,8 @@ def test_exchanges_of_a_session_meet_by_their_names():
         x = tf.compat.v1.placeholder(tf.float32, [2])
         exchanged = [*(allreduce(x + i, SUM) for i in range(2)), allgather(x)]
         assert exchanged[-1].shape == [2, 2]
-        found = session.run(exchanged[:: 1 if rank else -1], {x: [rank, 1]})[:: 1 if rank else -1]
-    assert [value.tolist() for value in found] == [[1, 2], [3, 4], [[0, 1], [1, 1]]]
+        results = session.run(exchanged[:: 1 if rank else -1], {x: [rank, 1]})[:: 1 if rank else -1]
+    assert [value.tolist() for value in results] == [[1, 2], [3, 4], [[0, 1], [1, 1]]]
 
 
 @pytest.mark.workers(2)
@@ -75,7 +75,7 @@ def test_shape_may_differ_from_call_to_call_and_exchanges_may_be_in_loops_of_a_g
 
 @pytest.mark.workers(2)
 def test_differences_are_told_by_all_and_the_instances_go_on():
-    rank, one = hosts.join().worker, tf.constant(1)
+    rank, scalar = hosts.join().worker, tf.constant(1)
 
     @tf.function
     def in_another_order(x, y):
@@ -88,7 +88,7 @@ def test_differences_are_told_by_all_and_the_instances_go_on():
             ["sum of float32[] (Default)", "sum of float32[2] (Default)"],
         ),
         (
-            lambda: broadcast(one, 1) if rank else allreduce(one, MEAN),
+            lambda: broadcast(scalar, 1) if rank else allreduce(scalar, MEAN),
             ["mean of int32[] (Default)", "broadcast from worker 1 of int32[] (Default)"],
         ),
         (
@@ -118,7 +118,9 @@ def test_one_instance_has_what_it_gives():
 def test_wrong_arguments_are_refused(refused):
     refused(ValueError, "`reduce_op` must be .* is 'MAX'", allreduce, 1.0, "MAX")
     refused(ValueError, "`reduce_op` must be .* is None", allreduce, 1.0, None)
-    refused(TypeError, "`value` must hold numbers, and is of type string", allreduce, "a", SUM)
-    refused(TypeError, "`value` must hold numbers, and is of type bool", allreduce, True, SUM)
-    refused(ValueError, r"`root_rank` is \[1\], .* that take part: 0", broadcast, 1.0, 1)
+    refused(TypeError, "`value` must hold numbers, but is of type string", allreduce, "a", SUM)
+    refused(TypeError, "`value` must hold numbers, but is of type bool", allreduce, True, SUM)
+    refused(
+        ValueError, r"`root_rank` must be one or more of the participating instances 0, but is \[1\]", broadcast, 1.0, 1
+    )
     refused(TypeError, "`root_rank` must be", broadcast, 1.0, "0")

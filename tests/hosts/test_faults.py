@@ -1,6 +1,6 @@
-"""What the others are told of a worker that leaves something out or does something else, in time; and how they wait.
+"""Errors that other workers raise in time if a worker omits or changes a call; and waits for slow workers.
 
-Faults that end processes are in `test_ends.py`.
+Errors that end processes are tested in `test_ends.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu import hosts
 from tensorflow_ipu.ops import cross_replica_ops
 
-WAIT = 2.0  # Seconds.
+WAIT = 2.0  # In seconds.
 
 
 def name_of(worker: int) -> str:
@@ -25,7 +25,7 @@ def name_of(worker: int) -> str:
 def train(
     replicas: int = 2, steps: int = 2, fails: bool = False, group: int = 0, extra: bool = False, length: int = 2, pack=0
 ) -> list[float]:
-    """Runs a program of so many steps, and returns the sum."""
+    """Runs a program of `steps` steps, and returns the sum."""
     config = ipu.IPUConfig()
     config.auto_select_ipus = replicas
     config.configure_ipu_system()
@@ -46,7 +46,7 @@ def train(
     try:
         return strategy.run(train, args=(tf.constant(steps),)).numpy().tolist()
     finally:
-        ipu.IPUMultiWorkerStrategy()  # With packs of the default size.
+        ipu.IPUMultiWorkerStrategy()  # The packs have the default size.
 
 
 @pytest.mark.workers(2)
@@ -90,27 +90,29 @@ def test_worker_that_runs_something_else_or_fails_is_named_with_what_differs(opt
 
 
 @pytest.mark.workers(2)
-@pytest.mark.parametrize("known", [True, False])
-def test_worker_that_misses_a_run_is_told_before_the_limit(known):
-    """Worker 1 goes on to what is exchanged behind the run; that is known from before, or new."""
+@pytest.mark.parametrize("is_known", [True, False])
+def test_worker_that_misses_a_run_is_told_before_the_limit(is_known):
+    """Worker 1 continues with a collective that follows the run. Its program is known or new."""
     strategy: Any = ipu.IPUMultiWorkerStrategy()
     step = tf.function(lambda: cross_replica_ops.cross_replica_sum(1.0), jit_compile=True)
-    one = tf.ones([3 if known else 4])
-    if known:
-        strategy.reduce("SUM", one, axis=None)
+    ones = tf.ones([3 if is_known else 4])
+    if is_known:
+        strategy.reduce("SUM", ones, axis=None)
     strategy.run(step)
-    told = f"{name_of(0)} failed in its run of"  # The one that it begins later.
+    message = f"{name_of(0)} failed in its run of"  # Worker 1 begins this run later.
     if strategy.cluster.worker == 0:
-        told = f"{name_of(1)} did not begin this run of"
+        message = f"{name_of(1)} did not begin this run of"
     else:
-        assert strategy.reduce("SUM", one, axis=None).numpy().tolist() == [2.0] * len(one)
+        assert strategy.reduce("SUM", ones, axis=None).numpy().tolist() == [2.0] * len(ones)
     with pytest.raises(tf.errors.UnavailableError) as raised:
         strategy.run(step)
-    assert told in raised.value.message
+    assert message in raised.value.message
     if strategy.cluster.worker == 0:
-        waits = f"it waits for all workers to exchange sum of float32[{len(one)}] (what is reduced outside of programs)"
+        waits = (
+            f"it waits for all workers to exchange sum of float32[{len(ones)}] (what is reduced outside of programs)"
+        )
         assert waits in raised.value.message
-        assert strategy.reduce("SUM", one, axis=None).numpy().tolist() == [2.0] * len(one)
+        assert strategy.reduce("SUM", ones, axis=None).numpy().tolist() == [2.0] * len(ones)
     assert float(strategy.run(step)) == 2.0
 
 

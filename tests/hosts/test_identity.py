@@ -1,4 +1,4 @@
-"""Which worker a process is: the variables of MPI's launchers, and `TF_CONFIG` and resolvers, which may only agree."""
+"""The identity of a worker: from the variables of MPI's launchers. `TF_CONFIG` and resolvers must agree with it."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ def config_of(workers: object, index: object = 1, job: str = "worker", **jobs: o
 
 
 @pytest.mark.parametrize(
-    ("variables", "found"),
+    ("variables", "expected"),
     [
         ("", None),
         ("PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", Identity(3, 4, 1, 2)),
         ("SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1", Identity(2, 4, 1)),
-        ("SLURM_PROCID=0 SLURM_NTASKS=4", None),  # A script of `sbatch`, outside of a step.
+        ("SLURM_PROCID=0 SLURM_NTASKS=4", None),  # The environment of an `sbatch` script outside of a step.
         ("PMI_RANK=1", None),
         (f"TF_CONFIG={config_of(WORKERS)}".replace(" ", ""), None),
         (OPEN_MPI, Identity(5, 8, 3, 2)),
     ],
 )
-def test_launchers_say_which_worker_a_process_is(variables, found):
-    assert identity(dict(each.split("=") for each in variables.split())) == found
+def test_launchers_say_which_worker_a_process_is(variables, expected):
+    assert identity(dict(assignment.split("=") for assignment in variables.split())) == expected
 
 
 def test_malformed_variables_of_launchers_are_refused(refused):
-    words = "`PMI_RANK=x` is no number from 0: unset it, or start .* `mpiexec`"
-    refused(ValueError, words, identity, {"PMI_RANK": "x", "PMI_SIZE": "2"})
+    message = "`PMI_RANK=x` must be an integer from 0: unset it, or start .* `mpiexec`"
+    refused(ValueError, message, identity, {"PMI_RANK": "x", "PMI_SIZE": "2"})
     refused(ValueError, "`PMI_RANK=2` must be below `PMI_SIZE=2`", identity, {"PMI_RANK": "2", "PMI_SIZE": "2"})
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (config_of(WORKERS), "`TF_CONFIG` names 3 workers, and MPI has not .*: run `mpiexec -n 3 python .*`, or unset"),
+        (config_of(WORKERS), "`TF_CONFIG` names 3 workers, but MPI has not .*: run `mpiexec -n 3 python .*`, or unset"),
         (config_of(WORKERS, 0, "chief", chief=["c:4"]), "names 4 workers.* `mpiexec -n 4 python"),
-        ("{", "`TF_CONFIG={` is no JSON"),
-        ("[1]", r"`TF_CONFIG=\[1\]` is no JSON object"),
+        ("{", "`TF_CONFIG={` is not valid JSON"),
+        ("[1]", r"`TF_CONFIG=\[1\]` is not a JSON object"),
         ('{"cluster": []}', "`TF_CONFIG` is malformed: .*write it as in"),
         ('{"cluster": {"worker": ["a:1"]}, "task": 0}', "`TF_CONFIG` is malformed: .*write it as in"),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "x"}}', "`TF_CONFIG` is malformed"),
@@ -67,8 +67,8 @@ def test_tf_config_of_several_workers_is_refused_outside_of_mpi(monkeypatch, tex
 def test_resolvers_of_several_workers_are_refused_outside_of_mpi(refused):
     spec = tf.train.ClusterSpec({"worker": WORKERS})
     simple = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type="worker", task_id=2)
-    words = r"`cluster_resolver` \(SimpleClusterResolver\) names 3 workers.*`mpiexec -n 3 python"
-    refused(ValueError, words, ipu.IPUMultiWorkerStrategy, simple)
+    message = r"`cluster_resolver` \(SimpleClusterResolver\) names 3 workers.*`mpiexec -n 3 python"
+    refused(ValueError, message, ipu.IPUMultiWorkerStrategy, simple)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,15 @@ def test_inside_of_mpi_resolvers_are_checked_against_rank_and_size():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TF_CONFIG", config_of(WORKERS[:2], worker))
         assert hosts.join() is first
-        for text, other in (
+        for text, configured in (
             (config_of(WORKERS[:2], 1 - worker), f"{1 - worker} of 2"),
             (config_of(WORKERS, worker), f"{worker} of 3"),
         ):
             patch.setenv("TF_CONFIG", text)
-            words = f"^`TF_CONFIG` says that this process is worker {other}, and MPI says {worker} of 2: leave it out, since"
-            with pytest.raises(ValueError, match=words):
+            message = (
+                f"^in `TF_CONFIG`, this process is worker {configured}, but in MPI it is worker {worker} of 2: remove"
+            )
+            with pytest.raises(ValueError, match=message):
                 hosts.join()
         patch.delenv("TF_CONFIG")
         for name, value in {**SLURM, "PROCID": str(worker)}.items():

@@ -1,4 +1,4 @@
-"""Keras over workers: the data that each sees, and files that are written once."""
+"""Keras over workers: each worker's share of the data, and files that only one worker writes."""
 
 from __future__ import annotations
 
@@ -52,42 +52,42 @@ def test_workers_may_have_data_of_their_own():
 @pytest.mark.workers(2)
 def test_data_of_other_sizes_and_shapes_is_told():
     strategy = ipu.IPUMultiWorkerStrategy()
-    worker, other = strategy.cluster.worker, 1 - strategy.cluster.worker
+    worker, other_worker = strategy.cluster.worker, 1 - strategy.cluster.worker
 
     def fit(rows: int, inputs: int, batch: int) -> None:
         with strategy.scope():
             model = one_layer(strategy, inputs=inputs)
             model.fit(np.zeros([rows, inputs], "float32"), np.zeros([rows, 1], "float32"), batch, verbose=0)
 
-    def told(kind: type[Exception], *args: int) -> str:
+    def message_of(kind: type[Exception], *args: int) -> str:
         with pytest.raises(kind) as raised:
             fit(*args)
         return str(raised.value)
 
-    said = told(ValueError, [4, 6][worker], 1, 1)
-    assert "of steps, worker 0 has 2, worker 1 has 3. Give all of them the same data" in said
-    said = told(tf.errors.InvalidArgumentError, 4, [13, 14][worker], 1)
+    message = message_of(ValueError, [4, 6][worker], 1, 1)
+    assert "of steps, worker 0 has 2, worker 1 has 3. Give all of them the same data" in message
+    message = message_of(tf.errors.InvalidArgumentError, 4, [13, 14][worker], 1)
     for inputs in (13, 14):
-        assert f"broadcast from worker 0 of float32[{inputs}, 1] (the initial value of `kernel`)" in said
-    said = told(ValueError, [4, 8][worker], 3, [1, 2][worker])
-    assert f"batches of worker {other} have other shapes or types than the ones here" in said
-    assert f"shape=({1 + worker}, 3)" in said
+        assert f"broadcast from worker 0 of float32[{inputs}, 1] (the initial value of `kernel`)" in message
+    message = message_of(ValueError, [4, 8][worker], 3, [1, 2][worker])
+    assert f"batches of worker {other_worker} have other shapes or types than the ones here" in message
+    assert f"shape=({1 + worker}, 3)" in message
 
 
 @pytest.mark.workers(2)
 def test_files_are_written_once(tmp_path):
     strategy = ipu.IPUMultiWorkerStrategy()
-    own = Path(tmp_path, f"worker{strategy.cluster.worker}")
-    own.mkdir()
-    seen: list[int] = []
+    folder = Path(tmp_path, f"worker{strategy.cluster.worker}")
+    folder.mkdir()
+    epochs: list[int] = []
     callbacks = [
-        keras.callbacks.ModelCheckpoint(str(own / "model.keras")),
-        keras.callbacks.CSVLogger(str(own / "log.csv")),
-        keras.callbacks.BackupAndRestore(str(own / "backup"), delete_checkpoint=False),
-        keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch)),
+        keras.callbacks.ModelCheckpoint(str(folder / "model.keras")),
+        keras.callbacks.CSVLogger(str(folder / "log.csv")),
+        keras.callbacks.BackupAndRestore(str(folder / "backup"), delete_checkpoint=False),
+        keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(epoch)),
     ]
     x = np.ones([4, 1], "float32")
     with strategy.scope():
         one_layer(strategy).fit(x, x, batch_size=1, epochs=2, verbose=0, callbacks=callbacks)
     files = ["backup", "log.csv", "model.keras"] if strategy.cluster.is_chief else []
-    assert (sorted(path.name for path in own.iterdir()), seen) == (files, [0, 1])
+    assert (sorted(path.name for path in folder.iterdir()), epochs) == (files, [0, 1])

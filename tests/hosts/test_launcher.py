@@ -1,4 +1,4 @@
-"""The command `run`: the line of `mpiexec` that it makes, what it shows, and how all ends."""
+"""The command `run`: the command line of `mpiexec`, its output, and the end of all workers."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ import tensorflow_ipu
 from tensorflow_ipu import __main__
 from tensorflow_ipu.cli.run import Output
 
-# The package in an interpreter without TensorFlow.
+# The package runs in an interpreter without TensorFlow.
 _DRIVER = f"""
 import sys, types
 package = sys.modules["tensorflow_ipu"] = types.ModuleType("tensorflow_ipu")
 package.__path__ = [{str(Path(tensorflow_ipu.__file__).parent)!r}]
 from tensorflow_ipu.cli import run, run_script
 """
-# Its line has workers run code in place of a script.
+# The launcher's command line makes workers run code instead of a script.
 _LAUNCH = f"""{_DRIVER}
 options = run.parser().parse_args(sys.argv[2:])
 line, mark = run._line(options, [sys.executable, "-c", sys.argv[1]])
 sys.exit(run.execute(line, run.Output(mark, options.only_output_from_instance)))
 """
-# `meet()` returns when both workers have called it: each opens a pipe of its own to read, and that of the other to write.
+# `meet()` returns when both workers have called it. Each worker reads from its pipe, and writes to the other worker's.
 _HEAD = """
 import os, signal, sys
 worker = int(os.environ["PMI_RANK"])
@@ -46,33 +46,33 @@ _MARK = r"\[[^][]*,(\d+)\]<std(?:out|err)>: "
 
 @pytest.fixture
 def start(tmp_path):
-    """`start(code, *options)` has the launcher run code as two workers, with `_HEAD` above it."""
+    """Returns a function: `start(code, *options)` runs code, with `_HEAD` above it, as two workers of the launcher."""
     processes = []
 
     def begin(code: str, *options: object) -> subprocess.Popen[str]:
         for worker in range(2):
             os.mkfifo(tmp_path / str(worker))
-        words = [sys.executable, "-c", _LAUNCH, _HEAD + textwrap.dedent(code), "-n", "2", *map(str, options)]
-        processes.append(subprocess.Popen(words, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True))
+        command = [sys.executable, "-c", _LAUNCH, _HEAD + textwrap.dedent(code), "-n", "2", *map(str, options)]
+        processes.append(subprocess.Popen(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True))
         return processes[-1]
 
     yield begin
     for process in processes:
-        process.kill()  # Which ends `mpiexec` too.
+        process.kill()  # This ends `mpiexec` too.
         process.communicate()
 
 
 @pytest.fixture
-def here(capfd):
-    """`here(*words)` runs the command in this process, and gives status, output, errors."""
+def run_command(capfd):
+    """Returns a function: `run_command(*words)` runs the command here, and returns its status, output and errors."""
 
     def run(*words: object) -> tuple[object, str, str]:
         try:
             status: object = __main__.main([str(word) for word in words])
         except SystemExit as exc:
             status = exc.code
-        said = capfd.readouterr()
-        return status, said.out, said.err
+        captured = capfd.readouterr()
+        return status, captured.out, captured.err
 
     return run
 
@@ -110,7 +110,7 @@ _OPEN_MPI = "mpirun (Open MPI) 5.0.1"
         ),
     ],
 )
-def test_options_become_one_line_of_either_mpi(here, tmp_path, monkeypatch, version, options, line):
+def test_options_become_one_line_of_either_mpi(run_command, tmp_path, monkeypatch, version, options, line):
     for name in ("train.py", "hosts"):
         (tmp_path / name).touch()
     path = tmp_path / "mpiexec"
@@ -121,7 +121,7 @@ def test_options_become_one_line_of_either_mpi(here, tmp_path, monkeypatch, vers
     monkeypatch.setenv("TENSORFLOW_IPU_COUNT", "64")
     monkeypatch.chdir(tmp_path)
     script = f"{sys.executable} -m tensorflow_ipu run-script train.py --x 'a b'"
-    status, out, err = here("run", *shlex.split(options), "--dry-run", "train.py", "--x", "a b")
+    status, out, err = run_command("run", *shlex.split(options), "--dry-run", "train.py", "--x", "a b")
     assert (status, out, err) == (0, f"{path} --wdir {tmp_path} {line} {script}\n", "")
 
 
@@ -133,7 +133,7 @@ def test_options_become_one_line_of_either_mpi(here, tmp_path, monkeypatch, vers
         ("--instances 2", "name the script to run"),
         ("--instances 2 none.py", "`none.py` does not exist; name a Python file"),
         ("--instances 3 --replicas 4 S", "`--replicas=4` cannot be divided evenly among 3 instances"),
-        # More workers than replicas.
+        # There are more workers than replicas.
         (
             "--instances 4 --replicas 3 S",
             "`--replicas=3` cannot be divided evenly among 4 instances; choose a multiple",
@@ -148,21 +148,21 @@ def test_options_become_one_line_of_either_mpi(here, tmp_path, monkeypatch, vers
         ("-n 2 --port 1 S", "unrecognized arguments: --port"),
     ],
 )
-def test_wrong_words_are_refused(here, options, message):
-    status, out, err = here("run", *(__file__ if word == "S" else word for word in options.split()))
+def test_wrong_words_are_refused(run_command, options, message):
+    status, out, err = run_command("run", *(__file__ if word == "S" else word for word in options.split()))
     assert (status, out) == (2, "")
     assert message in err
 
 
-def test_machine_without_mpi_is_told_what_to_install(here, monkeypatch):
+def test_machine_without_mpi_is_told_what_to_install(run_command, monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("sys.prefix", "/nowhere")
-    status, _, err = here("run", "-n", 2, __file__)
+    status, _, err = run_command("run", "-n", 2, __file__)
     assert status == 2
     assert "PATH has no `mpiexec` of MPICH, Intel MPI or Open MPI; install one, as by `pip install mpich`" in err
 
 
-# Hydra puts its marks in front of each piece that a worker writes, also within a line of another worker.
+# Hydra prefixes each piece that a worker writes, even within a line of another worker.
 def test_torn_lines_are_put_together_and_shown_as_they_were_last_overwritten(capfd):
     target, output = BytesIO(), Output(_MARK)
     output.feed(target, b"[1,0]<stdout>: half[1,1]<std")
@@ -179,9 +179,9 @@ _LOST = "prterun noticed that process rank 2 with PID 6 on node h exited on\n"
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "status", "report"),
+    ("printed", "code", "status", "report"),
     [
-        # Hydra returned 3 | 9 for a worker that ended with 3, as it killed the other.
+        # Hydra returned 3 | 9 for a worker that ended with 3, because it killed the other worker.
         ("[mpiexec@h] Exit codes: [a] 9,768\n[b] 0,0\n", 11, 3, "worker 1 ended with status 3"),
         ("[mpiexec@h] Exit codes: [a] 9,0\n[b] 0,139\n", 11, 139, "worker 3 was ended by SIGSEGV"),
         ("[1,2]<stdout>: the script ended with status 4\n", 4, 4, "worker 2 ended with status 4"),
@@ -191,9 +191,9 @@ _LOST = "prterun noticed that process rank 2 with PID 6 on node h exited on\n"
         ("[mpiexec@h] Exit codes: [a] 0,0\n", 0, 0, ""),
     ],
 )
-def test_worker_that_failed_first_is_found(capfd, said, code, status, report):
+def test_worker_that_failed_first_is_found(capfd, printed, code, status, report):
     output = Output(_MARK)
-    output.feed(BytesIO(), said.encode())
+    output.feed(BytesIO(), printed.encode())
     assert output.status(code) == status
     err = capfd.readouterr().err
     assert report in err
@@ -215,13 +215,13 @@ def test_lines_of_workers_are_whole_and_the_last_ones_of_one_that_fails_are_show
     out, err = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGSEGV
     for worker in range(2):
-        own = [line for line in out.splitlines() if line.startswith(f"[{worker}]")]
-        assert own == [f"[{worker}] begun 2 True", *[f"[{worker}] {worker} {line}" for line in range(50)]]
+        worker_lines = [line for line in out.splitlines() if line.startswith(f"[{worker}]")]
+        assert worker_lines == [f"[{worker}] begun 2 True", *[f"[{worker}] {worker} {line}" for line in range(50)]]
     last = "\n".join(f"  1 {line}" for line in range(30, 50))
     assert f"worker 1 was ended by SIGSEGV; its last lines:\n{last}\n" in err
 
 
-# Hydra let all wait in `MPI_Init` for a worker that had ended before it.
+# Hydra left all workers waiting in `MPI_Init` for a worker that had ended before.
 def test_script_that_ends_with_a_status_before_it_joins_ends_the_other_workers(start):
     code = """
 def script():
@@ -240,7 +240,7 @@ sys.exit(run_script._as_worker(script))
 
 @pytest.mark.parametrize(("number", "times"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
 def test_signals_end_all_workers(start, until, number, times):
-    """One that a worker heeds, or the second one."""
+    """The first signal ends workers that handle it, and the second one ends all."""
     code = f"""
         def caught(number, frame):
             print("caught", number, flush=True)
@@ -268,5 +268,5 @@ def test_help_is_there_and_loads_no_tensorflow(tmp_path):
     env = {**os.environ, "COLUMNS": "200"}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=True)
     assert "--instances" in done.stdout
-    assert "Ctrl-C is handed on" in done.stdout
+    assert "Ctrl-C ends all workers" in done.stdout
     assert not re.search(r"\| +tensorflow$", done.stderr, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""`IPUMultiWorkerStrategy` in several processes: variables, reductions, shares of data, and what `tf.distribute` asks."""
+"""`IPUMultiWorkerStrategy` in several processes: variables, reductions, shares of data, and `tf.distribute`."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def test_variables_begin_with_the_values_of_worker_0():
             variable = tf.Variable(tf.cast([worker, 5], dtype), name=dtype)
             assert variable.dtype == dtype
             np.testing.assert_array_equal(variable, tf.cast([0, 5], dtype))
-        for found, expected in (
+        for actual, expected in (
             (tf.Variable(lambda: tf.fill([3], float(worker)), name="made by a function"), [0.0] * 3),
             (tf.Variable(np.arange(2) + worker), [0, 1]),
             (tf.Variable(worker, dtype=tf.float32), 0.0),
             (counting(), [2.0] * 2),
             (counting(), [3.0] * 2),
         ):
-            assert found.numpy().tolist() == expected
+            assert actual.numpy().tolist() == expected
         layer = tf.keras.layers.Dense(2, kernel_initializer="glorot_normal")
         layer.build([None, 3])
     kernels = strategy.gather(layer.kernel.value[tf.newaxis], axis=0).numpy()
@@ -79,30 +79,30 @@ def test_variables_begin_with_the_values_of_worker_0():
 def test_reductions_outside_of_programs_are_over_the_workers():
     strategy: Any = ipu.IPUMultiWorkerStrategy()
     worker = strategy.cluster.worker
-    own = tf.constant([1.0, 2.0]) * (worker + 1)
+    summand = tf.constant([1.0, 2.0]) * (worker + 1)
     summed = tf.function(lambda x: strategy.reduce("SUM", x, axis=None))
     with strategy.scope():
-        batch = strategy.extended.batch_reduce_to("SUM", [(own, own), (own * 10, own)])
+        batch = strategy.extended.batch_reduce_to("SUM", [(summand, summand), (summand * 10, summand)])
         values = strategy.experimental_distribute_values_from_function(
             lambda context: tf.constant([context.replica_id_in_sync_group, context.num_replicas_in_sync])
         )
-        for found, expected in (
-            (strategy.reduce("SUM", own, axis=None), [3.0, 6.0]),
-            (strategy.reduce("MEAN", own, axis=None), [1.5, 3.0]),
-            (strategy.reduce("SUM", own, axis=0), 9.0),
-            (strategy.reduce("MEAN", own, axis=0), 2.25),
-            (strategy.reduce("SUM", tf.cast(own, tf.int32), axis=None), [3, 6]),
+        for actual, expected in (
+            (strategy.reduce("SUM", summand, axis=None), [3.0, 6.0]),
+            (strategy.reduce("MEAN", summand, axis=None), [1.5, 3.0]),
+            (strategy.reduce("SUM", summand, axis=0), 9.0),
+            (strategy.reduce("MEAN", summand, axis=0), 2.25),
+            (strategy.reduce("SUM", tf.cast(summand, tf.int32), axis=None), [3, 6]),
             (tf.stack(batch), [[3.0, 6.0], [30.0, 60.0]]),
-            (summed(own), [3.0, 6.0]),
+            (summed(summand), [3.0, 6.0]),
             (strategy.gather(tf.fill([1 + worker, 2], worker), axis=0), [[0, 0], [1, 1], [1, 1]]),
             (strategy.gather(tf.fill([2, 1 + worker], worker), axis=1), [[0, 1, 1], [0, 1, 1]]),
             (values, [worker, 2]),
         ):
-            assert found.numpy().tolist() == expected
+            assert actual.numpy().tolist() == expected
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
         strategy.reduce("SUM", tf.ones([20 + worker]), axis=None)
-    other, name = 1 - worker, strategy.cluster.names[1 - worker]
-    assert f"worker {other} ({name}) exchanges sum of float32[{20 + other}]" in str(raised.value)
+    other_worker, name = 1 - worker, strategy.cluster.names[1 - worker]
+    assert f"worker {other_worker} ({name}) exchanges sum of float32[{20 + other_worker}]" in str(raised.value)
     assert f"and this worker sum of float32[{20 + worker}] (what is reduced outside of programs)" in str(raised.value)
 
 
@@ -124,16 +124,16 @@ def test_replica_g_gets_the_elements_that_it_gets_in_one_process(tmp_path):
         return share(dataset.with_options(options))
 
     share = strategy.experimental_distribute_dataset
-    mine = [[0, 1, 4, 5], [2, 3, 6, 7]][worker]  # 8 elements are 2 whole rounds of 4 replicas.
-    for found, expected in (
-        (share(dataset), mine),
-        (share(tf.data.Dataset.zip((dataset, dataset.map(lambda x: -x)))), [(one, -one) for one in mine]),
+    dealt = [[0, 1, 4, 5], [2, 3, 6, 7]][worker]  # 8 elements are 2 complete rounds of 4 replicas.
+    for actual, expected in (
+        (share(dataset), dealt),
+        (share(tf.data.Dataset.zip((dataset, dataset.map(lambda x: -x)))), [(element, -element) for element in dealt]),
         (by("OFF"), list(range(11))),
-        (by("DATA"), mine),
+        (by("DATA"), dealt),
         (by("FILE", lines), [[b"a1", b"a2"], [b"b1", b"b2"]][worker]),
         (strategy.distribute_datasets_from_function(of_context), list(range(worker, 11, 2))),
     ):
-        assert list(found.as_numpy_iterator()) == expected
+        assert list(actual.as_numpy_iterator()) == expected
     assert int(share(dataset).cardinality()) == 4
     assert int(share(dataset.repeat()).cardinality()) == tf.data.INFINITE_CARDINALITY
 
@@ -151,9 +151,9 @@ def test_one_worker_is_what_one_process_is(replicas):
         context = tf.distribute.get_replica_context()
         return context.all_reduce("SUM", tf.ones([])), ipu.ops.cross_replica_ops.cross_replica_sum(tf.ones([]))
 
-    # Reductions in programs can be left to the program.
+    # The program may do its own reductions.
     for kind, total in ((strategy, 2.0), (PopDistStrategy(add_ipu_cross_replica_reductions=False), 1.0)):
-        assert [each.numpy() for each in kind.run(tf.function(reducing, jit_compile=True))] == [total, 2.0]
+        assert [result.numpy() for result in kind.run(tf.function(reducing, jit_compile=True))] == [total, 2.0]
 
 
 @pytest.mark.workers(2)
@@ -170,16 +170,16 @@ def test_workers_have_the_replicas_that_the_launcher_was_told():
         assert (strategy.extended.replicas, strategy.num_replicas_in_sync) == (4, 8)
         patch.setenv("TENSORFLOW_IPU_REPLICAS", "1")
         patch.setenv("TENSORFLOW_IPU_IPUS_PER_REPLICA", "3")
-        assert environment.default_ipus() == 3  # If nothing is selected.
+        assert environment.default_ipus() == 3  # No policy is selected.
 
 
 def test_other_replicas_than_the_launcher_was_told_are_refused(monkeypatch, refused):
     monkeypatch.setenv("TENSORFLOW_IPU_REPLICAS", "3")
     config = ipu.IPUConfig()
     config.auto_select_ipus = 4
-    words = r"`auto_select_ipus=\[4\]` gives .* 4 IPUs, and .* says 3 replicas"
-    refused(ValueError, words, config.configure_ipu_system)
-    config.auto_select_ipus = 6  # Of two IPUs each.
+    message = r"`auto_select_ipus=\[4\]` gives .* 4 IPUs, and .* requests 3 replicas"
+    refused(ValueError, message, config.configure_ipu_system)
+    config.auto_select_ipus = 6  # Each replica has two IPUs.
     config.configure_ipu_system()
     assert ipu.IPUMultiWorkerStrategy().num_replicas_in_sync == 3
     monkeypatch.setenv("TENSORFLOW_IPU_IPUS_PER_REPLICA", "1")
@@ -192,8 +192,8 @@ def test_options_of_collectives_are_taken(refused):
     assert (strategy.bytes_per_pack, strategy.cluster.timeout) == (1024, 7.0)
     assert ipu.IPUMultiWorkerStrategy(communication_options=options, timeout=5).cluster.timeout == 5.0
     options.implementation = tf.distribute.experimental.CommunicationImplementation.NCCL
-    words = "asks for NCCL, which connects GPUs"
-    refused(ValueError, words, ipu.IPUMultiWorkerStrategy, communication_options=options)
+    message = "asks for NCCL, which connects GPUs"
+    refused(ValueError, message, ipu.IPUMultiWorkerStrategy, communication_options=options)
 
 
 def test_bad_arguments_are_refused(refused):
@@ -206,7 +206,7 @@ def test_bad_arguments_are_refused(refused):
         ({"communication_options": 3}, TypeError, "`communication_options` must be a"),
         ({"ipu_device": "/device:CPU:0"}, ValueError, "`ipu_device` must name a device like `/device:IPU:0`"),
         ({"timeout": "5"}, TypeError, "`timeout` must be a number of seconds, but is '5'"),
-        ({"timeout": 0}, ValueError, "`timeout` is 0, and must be above 0 and at most 86400 s"),
-        ({"timeout": float("nan")}, ValueError, "`timeout` is nan"),
+        ({"timeout": 0}, ValueError, "`timeout` must be above 0 and at most 86400 s, but is 0"),
+        ({"timeout": float("nan")}, ValueError, "`timeout` must be .*, but is nan"),
     ):
         refused(kind, message, ipu.IPUMultiWorkerStrategy, **more)

@@ -1,4 +1,4 @@
-"""Parts of workers that need no second one: names within a host, the end of a forked child, the order of libraries."""
+"""Parts of workers that need no second worker: local names, the end of a forked child, the order of libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tensorflow_ipu import hosts
 from tensorflow_ipu.compat import _horovod, _popdist
 from tensorflow_ipu.hosts import Cluster, mpi
 
-# A worker whose script forks a child, without TensorFlow. Its arguments: the statuses of the script and of the child.
+# A worker whose script forks a child, without TensorFlow. Its arguments are the exit statuses of the script and the
+# child.
 _FORKING = f"""
 import os, sys, types
 package = sys.modules["tensorflow_ipu"] = types.ModuleType("tensorflow_ipu")
@@ -35,12 +36,12 @@ sys.exit(run_script._as_worker(script))
 
 @pytest.fixture
 def as_one_of_four(monkeypatch):
-    """This process is told that it is worker 3 of 4, and the only one of its host."""
+    """Sets the variables of worker 3 of 4, which is the only worker of its host."""
     for name, value in {"PMI_RANK": 3, "PMI_SIZE": 4, "MPI_LOCALRANKID": 0, "MPI_LOCALNRANKS": 1}.items():
         monkeypatch.setenv(name, str(value))
 
 
-# The variables of the launcher count all processes, and a communicator may have a part of them in another order.
+# The launcher's variables count all processes. A communicator may contain some of them in another order.
 @pytest.mark.parametrize(("worker", "local"), [(0, (0, 3)), (1, (0, 1)), (2, (1, 3)), (3, (2, 3))])
 def test_place_within_a_host_is_that_in_the_joined_cluster(monkeypatch, as_one_of_four, worker, local):
     names = tuple(f"process {number} on {host}" for number, host in enumerate("abaa"))
@@ -55,11 +56,11 @@ def test_mean_of_slices_among_some_instances_is_over_those(as_one_of_four):
     assert mean == [[4.0]]
 
 
-# The child printed a status and told hydra to end all workers.
+# The child printed a status that made hydra end all workers.
 @pytest.mark.parametrize(("status", "child"), [(0, 3), (4, 0)])
 def test_forked_child_that_fails_ends_no_workers(status, child):
-    told, end = os.pipe()
-    with open(told, "rb") as answers:
+    reading, end = os.pipe()
+    with open(reading, "rb") as answers:
         done = subprocess.run(
             [sys.executable, "-c", _FORKING, str(status), str(child)],
             env={**os.environ, "PMI_RANK": "0", "PMI_FD": str(end)},
@@ -70,8 +71,8 @@ def test_forked_child_that_fails_ends_no_workers(status, child):
             check=False,
         )
         os.close(end)
-        said = f"the script ended with status {status}\n" if status else ""
-        assert (done.returncode, done.stderr) == (status, said)
+        output = f"the script ended with status {status}\n" if status else ""
+        assert (done.returncode, done.stderr) == (status, output)
         assert answers.read() == (b"cmd=abort exitcode=%d\n" % status if status else b"")
 
 
@@ -84,7 +85,7 @@ def test_library_that_mpi4py_uses_comes_first_and_that_of_another_launcher_last(
     monkeypatch.setenv("PATH", str(tmp_path / "launcher" / "bin"))
     monkeypatch.setattr("sys.prefix", str(tmp_path / "wheel"))
     mpich = [(1, "libmpi.so.12"), (0, "libmpi_abi.so.1")]
-    own = [(1, f"{tmp_path}/launcher/lib/libmpi.so.12"), (0, f"{tmp_path}/wheel/lib/libmpi_abi.so.1")]
-    assert mpi.libraries({"PMI_SIZE": "2"}) == [*mpich, *own, (2, "libmpi.so.40")]
-    by_open_mpi = [(2, "libmpi.so.40"), mpich[1], own[1], mpich[0], own[0]]
+    mpich_libraries = [(1, f"{tmp_path}/launcher/lib/libmpi.so.12"), (0, f"{tmp_path}/wheel/lib/libmpi_abi.so.1")]
+    assert mpi.libraries({"PMI_SIZE": "2"}) == [*mpich, *mpich_libraries, (2, "libmpi.so.40")]
+    by_open_mpi = [(2, "libmpi.so.40"), mpich[1], mpich_libraries[1], mpich[0], mpich_libraries[0]]
     assert mpi.libraries({"OMPI_COMM_WORLD_SIZE": "2"}) == by_open_mpi

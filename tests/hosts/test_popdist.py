@@ -1,4 +1,4 @@
-"""`popdist` and `horovod` as scripts ask them, with one instance and with several."""
+"""`popdist` and `horovod` as scripts use them, with one instance and with several."""
 
 import importlib.util
 
@@ -19,7 +19,7 @@ def installed():
 
 @pytest.fixture
 def as_one_of_four(monkeypatch):
-    """This process is told that it is worker 3 of 4, which nobody joins."""
+    """Sets the variables of worker 3 of 4 without joining the others."""
     environ = {"PMI_RANK": 3, "PMI_SIZE": 4, "MPI_LOCALRANKID": 1, "MPI_LOCALNRANKS": 2}
     for name, value in {**environ, "TENSORFLOW_IPU_REPLICAS": 2, "TENSORFLOW_IPU_IPUS_PER_REPLICA": 4}.items():
         monkeypatch.setenv(name, str(value))
@@ -140,8 +140,8 @@ def test_one_instance_is_all_there_is():
     config.configure_ipu_system()
     assert (popdist.getNumLocalReplicas(), popdist.getNumTotalReplicas()) == (2, 2)
     value = tf.constant([1.0, 2.0])
-    for found in (hvd.allreduce(value), hvd.allgather(value), hvd.broadcast(value, 0)):
-        np.testing.assert_array_equal(found, value)
+    for result in (hvd.allreduce(value), hvd.allgather(value), hvd.broadcast(value, 0)):
+        np.testing.assert_array_equal(result, value)
 
 
 def test_instance_of_several_answers_before_they_are_joined(as_one_of_four):
@@ -162,10 +162,10 @@ def test_wrong_arguments_of_popdist_are_refused(as_one_of_four, refused):
     import popdist.tensorflow
 
     some, set_config = popdist.execute_on_instances, popdist.tensorflow.set_ipu_config
-    refused(ValueError, r"is \{4\}, .* that take part: 0, 1, 2, 3", some, {4}, print)
-    refused(ValueError, r"`instances` is set\(\)", some, set(), print)
+    refused(ValueError, r"the participating instances 0, 1, 2, 3, but is \{4\}", some, {4}, print)
+    refused(ValueError, r"`instances` must be .* but is set\(\)", some, set(), print)
     refused(TypeError, "`instances` must be a set of numbers", some, "0", print)
-    refused(ValueError, "no id names a device of 6 IPUs in a machine of 64", popdist.getDeviceId, 3)
+    refused(ValueError, "a machine of 64 IPUs has no device of 6 IPUs", popdist.getDeviceId, 3)
     refused(ValueError, "run with `--ipus-per-replica 2`", set_config, ipu.IPUConfig(), 2)
     refused(ValueError, "`ipus_per_replica` must be 1 or more", set_config, ipu.IPUConfig(), 0)
     refused(TypeError, "`config` must be an `IPUConfig`", set_config, {})
@@ -175,7 +175,7 @@ def test_wrong_arguments_of_horovod_are_refused(refused):
     import horovod.tensorflow as hvd
 
     refused(ValueError, "`op` must be `Average` or `Sum`, but is 7", hvd.allreduce, 1.0, op=7)
-    refused(ValueError, "say the same thing", hvd.allreduce, 1.0, average=True, op=0)
+    refused(ValueError, "must not both be set", hvd.allreduce, 1.0, average=True, op=0)
     refused(ValueError, "`compression` must be None", hvd.allreduce, 1.0, compression=object())
     refused(TypeError, r"`communicator` must be an `mpi4py.MPI.Intracomm`, but is \[0\]", hvd.init, comm=[0])
 

@@ -1,6 +1,6 @@
-"""A process of `conftest.py`: runs the functions that it is sent, one after the other, and answers what they return.
+"""A process of `conftest.py`: runs functions on request, one at a time, and returns their results.
 
-Its arguments are the seconds that a function may take, and the file descriptor of each worker's pipe.
+Its arguments are the time limit of a function in seconds, and the file descriptor of each worker's pipe.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 @cache
 def load(path: str) -> Any:
-    """Returns the module of a file, under a name of its own."""
+    """Imports the module of a file under a unique name."""
     spec = importlib.util.spec_from_file_location("cases_of_" + os.path.basename(path)[:-3], path)
     assert spec is not None
     assert spec.loader is not None
@@ -53,7 +53,7 @@ if __name__ == "__main__":
         try:
             request = connection.recv()
         except EOFError:
-            os._exit(0)  # What threads still do at the end of a process is not what is tested here.
-        faulthandler.dump_traceback_later(limit + worker)  # One worker after the other.
+            os._exit(0)  # Threads that are active at the end of the process are not tested.
+        faulthandler.dump_traceback_later(limit + worker)  # Workers print one after the other.
         connection.send(answer(*request))
         faulthandler.cancel_dump_traceback_later()

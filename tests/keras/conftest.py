@@ -1,4 +1,4 @@
-"""What the tests of Keras models share: a fresh system, small models and data, and comparisons."""
+"""Fixtures of the tests of Keras models: a fresh system, small models and data, and comparisons."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ COUNT, WIDTH, CLASSES = 48, 6, 3
 
 @pytest.fixture(autouse=True)
 def fresh_system() -> Iterator[None]:
-    """One IPU, and a Keras without state; and no patch is left in Keras or TensorFlow."""
+    """Yields with one IPU and a Keras without leftovers. Checks that no patch is left in Keras or TensorFlow."""
     reset_ipu_configuration()
-    keras.backend.clear_session(free_memory=False)  # Which takes a tenth of a second each time.
+    keras.backend.clear_session(free_memory=False)  # Freeing memory takes 0.1 s.
     yield
     reset_ipu_configuration()
     assert keras.Model.__init__ is PLAIN_INIT
@@ -31,7 +31,7 @@ def fresh_system() -> Iterator[None]:
 
 @pytest.fixture
 def scoped() -> Callable[[Callable[[], Any]], Any]:
-    """Calls a function in a strategy's scope: `scoped(make)`."""
+    """Returns a function that calls another one in a strategy's scope: `scoped(make)`."""
 
     def call(make: Callable[[], Any]) -> Any:
         with ipu.IPUStrategy().scope():
@@ -60,7 +60,7 @@ def labels() -> np.ndarray:
 
 @pytest.fixture
 def make_model() -> Callable[..., keras.Model]:
-    """Makes a compiled classifier, the same at each call: `make_model(*layers, **compile_options)`."""
+    """Returns a function that makes the same compiled classifier each time: `make_model(*layers, **compile_options)`."""
 
     def make(*parts: Any, learning_rate: Any = 0.1, **options: Any) -> keras.Model:
         keras.utils.set_random_seed(3)
@@ -81,14 +81,16 @@ def make_model() -> Callable[..., keras.Model]:
 
 @pytest.fixture
 def assert_same() -> Callable[..., None]:
-    """Asserts that structures of arrays are equal to float rounding, and of a size at which that says something."""
+    """Returns a check that structures of arrays are equal up to rounding, and that no value has diverged."""
 
     def check(left: Any, right: Any, rtol: float = 1e-4, atol: float = 1e-5) -> None:
         left, right = keras.tree.flatten(left), keras.tree.flatten(right)
         assert len(left) == len(right) > 0
-        for one, other in zip(left, right, strict=True):
-            np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
-            if np.asarray(other).dtype.kind == "f":  # The state of a seed generator is as large as it likes.
-                assert np.max(np.abs(other), initial=0) < 100, "what diverges is equal by luck, on this processor"
+        for left_part, right_part in zip(left, right, strict=True):
+            np.testing.assert_allclose(left_part, right_part, rtol=rtol, atol=atol)
+            if np.asarray(right_part).dtype.kind == "f":  # Seeds are integers of any size.
+                assert np.max(np.abs(right_part), initial=0) < 100, (
+                    "diverging values may be equal by chance on this processor"
+                )
 
     return check

@@ -1,4 +1,4 @@
-"""Tests of models of Keras 2, in processes with `TF_USE_LEGACY_KERAS=1`, which `make test` starts for this folder alone."""
+"""Fixtures of tests of Keras 2. `make test` runs this folder in processes with `TF_USE_LEGACY_KERAS=1`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ COUNT, WIDTH, CLASSES = 48, 6, 3
 
 @pytest.fixture(autouse=True)
 def fresh_system() -> Iterator[None]:
-    """One IPU, and a Keras without state; and no patch is left in Keras or TensorFlow."""
-    plain = keras.Model.__init__, tf.data.Dataset.__iter__
+    """Yields with one IPU and a Keras without leftovers. Checks that no patch is left in Keras or TensorFlow."""
+    originals = keras.Model.__init__, tf.data.Dataset.__iter__
     reset_ipu_configuration()
     keras.backend.clear_session()
     yield
     reset_ipu_configuration()
-    assert (keras.Model.__init__, tf.data.Dataset.__iter__) == plain
+    assert (keras.Model.__init__, tf.data.Dataset.__iter__) == originals
 
 
 @pytest.fixture(scope="session")
@@ -45,14 +45,14 @@ def labels() -> np.ndarray:
 
 
 @pytest.fixture
-def both() -> Callable[..., tuple[Any, Any]]:
-    """What a function returns in a strategy's scope, and in plain Keras 2: `both(train)`; seeds are the same."""
+def in_scope_and_plain() -> Callable[..., tuple[Any, Any]]:
+    """Returns a function that calls another one in a strategy's scope and in plain Keras 2, with the same seeds."""
 
-    def call(function: Callable[..., Any], plain: Callable[..., Any] | None = None) -> tuple[Any, Any]:
+    def call(function: Callable[..., Any], plain_function: Callable[..., Any] | None = None) -> tuple[Any, Any]:
         results = []
         for scope, run in (
             (ipu.IPUStrategy().scope(), function),
-            (contextlib.nullcontext(), plain or function),
+            (contextlib.nullcontext(), plain_function or function),
         ):
             keras.backend.clear_session()
             keras.utils.set_random_seed(11)
@@ -65,11 +65,11 @@ def both() -> Callable[..., tuple[Any, Any]]:
 
 @pytest.fixture
 def same() -> Callable[..., None]:
-    """Compares structures of numbers, to the bit if there is no tolerance: `same(found, expected, rtol=1e-5)`."""
+    """Returns a comparison of structures of values, bit by bit without `rtol`: `same(results, expected, rtol=1e-5)`."""
 
-    def compare(found: Any, expected: Any, rtol: float = 0.0) -> None:
-        tf.nest.assert_same_structure(found, expected)
-        for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
-            np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=rtol, atol=rtol)
+    def compare(results: Any, expected: Any, rtol: float = 0.0) -> None:
+        tf.nest.assert_same_structure(results, expected)
+        for result, expected_result in zip(tf.nest.flatten(results), tf.nest.flatten(expected), strict=True):
+            np.testing.assert_allclose(np.asarray(result), np.asarray(expected_result), rtol=rtol, atol=rtol)
 
     return compare

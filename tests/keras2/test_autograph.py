@@ -1,4 +1,4 @@
-"""User code with Python's control flow on tensors works in models of Keras 2, which has AutoGraph rewrite it."""
+"""Tests that models of Keras 2 may use Python's control flow on tensors, which Keras 2 rewrites by AutoGraph."""
 
 import contextlib
 
@@ -58,11 +58,11 @@ class Steps(keras.Model):
 
 
 def model_of(kind, stages=False):
-    at = ipu.keras.PipelineStage if stages else lambda _: contextlib.nullcontext()
+    stage_scope = ipu.keras.PipelineStage if stages else lambda _: contextlib.nullcontext()
     inputs = keras.Input([6])
-    with at(0):
+    with stage_scope(0):
         hidden = Branch()(inputs)
-    with at(1):
+    with stage_scope(1):
         model = kind(inputs, ipu.keras.layers.Recompute(Branch())(hidden))
     model.compile(keras.optimizers.legacy.SGD(0.1), squared, metrics=[above], jit_compile=True)
     return model
@@ -75,9 +75,11 @@ def use(model, x, y):
 
 
 @pytest.mark.parametrize("kind", [keras.Model, Steps])
-def test_layers_losses_metrics_and_steps_branch_by_tensors_as_in_plain_keras(kind, features, labels, both, same):
-    found, expected = both(lambda: use(model_of(kind), features, labels))
-    same(found, expected, rtol=1e-5)
+def test_layers_losses_metrics_and_steps_branch_by_tensors_as_in_plain_keras(
+    kind, features, labels, in_scope_and_plain, same
+):
+    results, expected = in_scope_and_plain(lambda: use(model_of(kind), features, labels))
+    same(results, expected, rtol=1e-5)
 
 
 def test_they_do_in_pipelines_where_gradients_accumulate_and_where_a_report_reads_them(
@@ -97,8 +99,8 @@ def test_they_do_in_pipelines_where_gradients_accumulate_and_where_a_report_read
         history = model.fit(features, labels, batch_size=6, epochs=2, verbose=0, shuffle=False).history
         assert model.ipu_report(6).step_seconds > 0
         assert precision_report(model, (features[:6], labels[:6])).rows
-        rest = [model.evaluate(features, labels, 6, verbose=0), model.predict(features, 6, verbose=0)]
-        return [list(history.values()), rest]
+        other_results = [model.evaluate(features, labels, 6, verbose=0), model.predict(features, 6, verbose=0)]
+        return [list(history.values()), other_results]
 
     pipelined, accumulated = train(True), train(False)
     same(pipelined, accumulated, rtol=1e-5)

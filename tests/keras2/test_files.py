@@ -1,4 +1,4 @@
-"""Files of models of Keras 2 that were made in a scope: Keras's three formats, weights, checkpoints, copies and exports."""
+"""Tests files of models of Keras 2 made in a scope: three formats, weights, checkpoints, copies and exports."""
 
 import contextlib
 import copy
@@ -42,7 +42,7 @@ def functional():
 
 @pytest.fixture
 def trained(strategy, features, labels):
-    """`trained(make, adam)` is a model of the scope after an epoch of updates of two steps each."""
+    """Returns a model of the scope after an epoch of updates of two steps."""
 
     def make_one(make, adam=keras.optimizers.Adam):
         keras.utils.set_random_seed(1)
@@ -74,28 +74,32 @@ def test_model_is_loaded_in_the_scope_and_outside(strategy, trained, features, l
     model = trained(make, adam)
     model.save(tmp_path / name)
     with strategy.scope():
-        again = keras.models.load_model(tmp_path / name)
-    plain = keras.models.load_model(tmp_path / name)
-    np.testing.assert_array_equal(predicted(again, features), predicted(model, features))
-    np.testing.assert_allclose(predicted(plain, features), predicted(model, features), 1e-4, 1e-5)
-    assert not hasattr(plain, "set_replication_options")
-    assert again._ipu_extension.options.accumulation.gradient_accumulation_steps_per_replica == 2
-    if name == "model":  # Which Keras 2 keeps without the optimizer's state.
+        loaded = keras.models.load_model(tmp_path / name)
+    plain_model = keras.models.load_model(tmp_path / name)
+    np.testing.assert_array_equal(predicted(loaded, features), predicted(model, features))
+    np.testing.assert_allclose(predicted(plain_model, features), predicted(model, features), 1e-4, 1e-5)
+    assert not hasattr(plain_model, "set_replication_options")
+    assert loaded._ipu_extension.options.accumulation.gradient_accumulation_steps_per_replica == 2
+    if name == "model":  # Keras 2 saves it without the optimizer's slots.
         return
-    assert [int(one.optimizer.iterations.numpy()) for one in (model, again, plain)] == [3, 3, 3]
+    assert [int(compiled_model.optimizer.iterations.numpy()) for compiled_model in (model, loaded, plain_model)] == [
+        3,
+        3,
+        3,
+    ]
     if name == "model.keras":
-        for one in (model, again):
-            one.fit(features, labels, batch_size=8, verbose=0, shuffle=False)
-        np.testing.assert_array_equal(predicted(again, features), predicted(model, features))
+        for compiled_model in (model, loaded):
+            compiled_model.fit(features, labels, batch_size=8, verbose=0, shuffle=False)
+        np.testing.assert_array_equal(predicted(loaded, features), predicted(model, features))
 
 
 def test_subclassed_model_is_kept_in_a_folder(strategy, trained, features, tmp_path):
     model = trained(Own)
     model.save(tmp_path / "model")
     with strategy.scope():
-        again = keras.models.load_model(tmp_path / "model")
-    np.testing.assert_array_equal(predicted(again, features), predicted(model, features))
-    assert isinstance(again, ipu.keras.ModelExtension)
+        loaded = keras.models.load_model(tmp_path / "model")
+    np.testing.assert_array_equal(predicted(loaded, features), predicted(model, features))
+    assert isinstance(loaded, ipu.keras.ModelExtension)
 
 
 def test_stages_are_in_the_file(strategy, tmp_path):
@@ -113,8 +117,8 @@ def test_stages_are_in_the_file(strategy, tmp_path):
     except EOFError:
         pytest.skip("Python reads no `.keras` file with assets; see https://github.com/python/cpython/issues/127847")
     with strategy.scope():
-        again = keras.models.load_model(tmp_path / "model.keras")
-    assert [one.pipeline_stage for one in again.get_pipeline_stage_assignment()] == [0, 1]
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert [layer_assignment.pipeline_stage for layer_assignment in loaded.get_pipeline_stage_assignment()] == [0, 1]
 
 
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
@@ -125,21 +129,21 @@ def test_options_and_stages_are_in_saved_models_and_hdf5_files(strategy, tmp_pat
     with strategy.scope():
         model = make()
         assignment = model.get_pipeline_stage_assignment()
-        for at, one in enumerate(assignment):
-            one.pipeline_stage = min(at, 1)
+        for index, layer_assignment in enumerate(assignment):
+            layer_assignment.pipeline_stage = min(index, 1)
         model.set_pipeline_stage_assignment(assignment)
     model.set_pipelining_options(6, [1, 0], gradient_accumulation_reduction_method="mean", offload_activations=True)
     model.set_infeed_queue_options(prefetch_depth=7)
     model.set_asynchronous_callbacks(True)
-    model.save(path)  # Outside of the scope, where scripts save.
+    model.save(path)  # Scripts save outside of the scope.
     with strategy.scope():
-        again = keras.models.load_model(path)
-    assert again._ipu_extension.options == model._ipu_extension.options
-    stages = [one.pipeline_stage for one in again.get_pipeline_stage_assignment()]
-    assert stages == [one.pipeline_stage for one in assignment]
-    plain = keras.models.load_model(path)
-    assert not hasattr(plain, "set_pipelining_options")
-    plain.save(path)  # What the file had of the other model is gone.
+        loaded = keras.models.load_model(path)
+    assert loaded._ipu_extension.options == model._ipu_extension.options
+    stages = [layer_assignment.pipeline_stage for layer_assignment in loaded.get_pipeline_stage_assignment()]
+    assert stages == [layer_assignment.pipeline_stage for layer_assignment in assignment]
+    plain_model = keras.models.load_model(path)
+    assert not hasattr(plain_model, "set_pipelining_options")
+    plain_model.save(path)  # The options of the other model are gone from the file.
     with strategy.scope():
         last = keras.models.load_model(path)
     assert not last._ipu_extension.stages.is_pipelined
@@ -150,23 +154,23 @@ def test_options_and_stages_are_in_saved_models_and_hdf5_files(strategy, tmp_pat
 def test_weights_go_to_models_of_the_scope_and_of_none(strategy, trained, features, tmp_path, make, name):
     model = trained(make)
     model.save_weights(tmp_path / name)
-    plain = make()
-    plain.build([None, 6])
+    plain_model = make()
+    plain_model.build([None, 6])
     with strategy.scope():
-        own = make()
-        own.build([None, 6])
-    for one in (plain, own):
-        one.load_weights(tmp_path / name)
-        np.testing.assert_allclose(predicted(one, features), predicted(model, features), 1e-4, 1e-5)
+        scoped_model = make()
+        scoped_model.build([None, 6])
+    for loading_model in (plain_model, scoped_model):
+        loading_model.load_weights(tmp_path / name)
+        np.testing.assert_allclose(predicted(loading_model, features), predicted(model, features), 1e-4, 1e-5)
 
 
 def test_checkpoints_have_the_optimizer(trained, features, labels, tmp_path):
-    model, other = (trained(functional, keras.optimizers.legacy.Adam) for _ in range(2))
+    model, restored = (trained(functional, keras.optimizers.legacy.Adam) for _ in range(2))
     path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(tmp_path / "checkpoint")
-    tf.train.Checkpoint(model=other, optimizer=other.optimizer).restore(path).assert_consumed()
-    for one in (model, other):
-        one.fit(features, labels, batch_size=8, verbose=0, shuffle=False)
-    np.testing.assert_array_equal(predicted(other, features), predicted(model, features))
+    tf.train.Checkpoint(model=restored, optimizer=restored.optimizer).restore(path).assert_consumed()
+    for compiled_model in (model, restored):
+        compiled_model.fit(features, labels, batch_size=8, verbose=0, shuffle=False)
+    np.testing.assert_array_equal(predicted(restored, features), predicted(model, features))
 
 
 @pytest.mark.parametrize("make", [sequential, Own])
@@ -174,12 +178,12 @@ def test_copies_are_models_of_their_own(strategy, trained, features, make):
     model = trained(make)
     with strategy.scope():
         copies = [copy.deepcopy(model)]
-        if make is not Own:  # Whose clone Keras leaves unbuilt.
+        if make is not Own:  # Keras does not build clones of these.
             copies.append(keras.models.clone_model(model))
             copies[-1].set_weights(model.get_weights())
-    for one in copies:
-        assert one._ipu_extension.model is one
-        np.testing.assert_array_equal(predicted(one, features), predicted(model, features))
+    for copied in copies:
+        assert copied._ipu_extension.model is copied
+        np.testing.assert_array_equal(predicted(copied, features), predicted(model, features))
 
 
 @pytest.mark.parametrize("make", [sequential, Own])
@@ -197,16 +201,18 @@ def test_export_answers_as_the_model(trained, features, tmp_path, make, capsys):
 def test_files_and_copies_of_models_load_in_the_scope_with_any_steps_at_once(
     strategy, features, labels, tmp_path, steps
 ):
-    plain = functional()
+    plain_model = functional()
     with strategy.scope():
         scoped = functional()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    for name, model in (("plain.keras", plain), ("scoped.keras", scoped)):
+    for name, model in (("plain.keras", plain_model), ("scoped.keras", scoped)):
         with strategy.scope() if model is scoped else contextlib.nullcontext():
             model.compile("sgd", loss, ["accuracy"], steps_per_execution=steps)
         model.save(tmp_path / name)
         with strategy.scope():
             loaded = [keras.models.load_model(tmp_path / name), copy.deepcopy(model), copy.copy(model)]
-        for one in loaded:
-            np.testing.assert_allclose(predicted(one, features), predicted(model, features), rtol=1e-5, atol=1e-6)
+        for loaded_model in loaded:
+            np.testing.assert_allclose(
+                predicted(loaded_model, features), predicted(model, features), rtol=1e-5, atol=1e-6
+            )
         loaded[0].fit(features, labels, batch_size=8, verbose=0)

@@ -1,4 +1,4 @@
-"""`fit`, `evaluate` and `predict` of models of Keras 2 in a scope give the numbers of plain Keras 2."""
+"""Tests that `fit`, `evaluate` and `predict` of models of Keras 2 in a scope equal plain Keras 2."""
 
 import contextlib
 
@@ -88,27 +88,29 @@ def compiled(make, optimizer, **options):
 
 
 @pytest.mark.parametrize(("make", "optimizer"), CASES)
-def test_training_equals_plain_keras(make, optimizer, features, labels, both, same):
+def test_training_equals_plain_keras(make, optimizer, features, labels, in_scope_and_plain, same):
     weights = np.linspace(0.5, 1.5, len(labels), dtype=np.float32)
     weighs = make is not OwnStep
 
     def train(**options):
         model = compiled(make, optimizer, **options)
         extra = {"sample_weight": weights, "class_weight": {0: 1.0, 1: 2.0, 2: 0.5}} if weighs else {}
-        found = [model.fit(features, labels, batch_size=4, epochs=2, verbose=0, **extra).history, model.get_weights()]
+        results = [model.fit(features, labels, batch_size=4, epochs=2, verbose=0, **extra).history, model.get_weights()]
         if make in (dense, functional):
-            found.append(model.fit(features, labels, 4, verbose=0, validation_data=(features, labels)).history)
-            found.append(model.evaluate(features, labels, batch_size=4, verbose=0))
-            found.append(model.predict(features[:-5], batch_size=4, verbose=0))  # Padded.
-            found.append(model.predict(tf.data.Dataset.from_tensor_slices(features[:-5]).batch(4), verbose=0))
-        return found
+            results.append(model.fit(features, labels, 4, verbose=0, validation_data=(features, labels)).history)
+            results.append(model.evaluate(features, labels, batch_size=4, verbose=0))
+            results.append(model.predict(features[:-5], batch_size=4, verbose=0))  # These batches are padded.
+            results.append(model.predict(tf.data.Dataset.from_tensor_slices(features[:-5]).batch(4), verbose=0))
+        return results
 
-    # Plain Keras 2 compiles recurrent layers anew each step.
-    found, expected = both(lambda: train(steps_per_execution=6), lambda: train(jit_compile=make is not recurrent))
-    same(found, expected, rtol=1e-5)
+    # Plain Keras 2 compiles recurrent layers again in each step.
+    results, expected = in_scope_and_plain(
+        lambda: train(steps_per_execution=6), lambda: train(jit_compile=make is not recurrent)
+    )
+    same(results, expected, rtol=1e-5)
 
 
-def test_one_step_at_a_time_equals_plain_keras_to_the_bit(features, labels, both, same):
+def test_one_step_at_a_time_equals_plain_keras_to_the_bit(features, labels, in_scope_and_plain, same):
     def train():
         model = compiled(dense, "old sgd", jit_compile=True)
         history = model.fit(features, labels, batch_size=8, epochs=2, verbose=0, validation_split=0.5).history
@@ -119,11 +121,13 @@ def test_one_step_at_a_time_equals_plain_keras_to_the_bit(features, labels, both
         ]
         return [history, single, model.get_weights()]
 
-    same(*both(train))
+    same(*in_scope_and_plain(train))
 
 
 @pytest.mark.parametrize("steps", [None, 3])
-def test_order_of_a_dataset_that_is_shuffled_anew_is_that_of_keras_over_epochs(steps, features, labels, both, same):
+def test_order_of_a_dataset_that_is_shuffled_anew_is_that_of_keras_over_epochs(
+    steps, features, labels, in_scope_and_plain, same
+):
     def train():
         model = dense()
         model.compile(old.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -132,12 +136,12 @@ def test_order_of_a_dataset_that_is_shuffled_anew_is_that_of_keras_over_epochs(s
         )
         return model.fit(dataset, epochs=2 if steps else 3, steps_per_epoch=steps, verbose=0).history["loss"]
 
-    same(*both(train), rtol=1e-5)
+    same(*in_scope_and_plain(train), rtol=1e-5)
 
 
 @pytest.mark.parametrize("shuffle", [True, False, "batch"])
-def test_order_of_arrays_is_that_of_keras_over_epochs(shuffle, features, both, same):
-    """It was drawn anew for the second epoch, where Keras 2 goes on with one iterator."""
+def test_order_of_arrays_is_that_of_keras_over_epochs(shuffle, features, in_scope_and_plain, same):
+    """The order was drawn again for the second epoch, but Keras 2 continues with the same iterator."""
 
     class Sums(keras.Model):
         def train_step(self, data):
@@ -148,19 +152,19 @@ def test_order_of_arrays_is_that_of_keras_over_epochs(shuffle, features, both, s
         model.compile(old.SGD())
         return model.fit(features, batch_size=8, epochs=3, shuffle=shuffle, verbose=0).history
 
-    same(*both(train), rtol=1e-5)
+    same(*in_scope_and_plain(train), rtol=1e-5)
 
 
-def test_datasets_go_on_between_epochs_where_keras_lets_them(features, labels, both, same):
+def test_datasets_go_on_between_epochs_where_keras_lets_them(features, labels, in_scope_and_plain, same):
     def train():
         data = tf.data.Dataset.from_tensor_slices((features, labels)).batch(4, drop_remainder=True).repeat()
         model = compiled(unbuilt, "old sgd", steps_per_execution=5)
         return model.fit(data, steps_per_epoch=10, epochs=4, verbose=0).history
 
-    same(*both(train), rtol=1e-5)
+    same(*in_scope_and_plain(train), rtol=1e-5)
 
 
-def test_several_inputs_and_outputs_by_name(features, labels, both, same):
+def test_several_inputs_and_outputs_by_name(features, labels, in_scope_and_plain, same):
     def make():
         first, second = keras.Input([4], name="first"), keras.Input([2], name="second")
         joined = layers.Concatenate()([first, layers.Dense(2, name="inner")(second)])
@@ -175,12 +179,12 @@ def test_several_inputs_and_outputs_by_name(features, labels, both, same):
         history = model.fit(x, y, batch_size=6, epochs=2, verbose=0).history
         return [history, model.predict(x, batch_size=6, verbose=0)]
 
-    same(*both(train), rtol=1e-5)
+    same(*in_scope_and_plain(train), rtol=1e-5)
 
 
 @pytest.mark.parametrize("names", [("class", "value"), ("value", "class"), ("class",)])
-def test_targets_by_name_for_listed_outputs(names, features, labels, both, same):
-    """They did not fit to the structure of the outputs: "The two structures don't have the same sequence type"."""
+def test_targets_by_name_for_listed_outputs(names, features, labels, in_scope_and_plain, same):
+    """The targets did not match the outputs: "The two structures don't have the same sequence type"."""
 
     def train():
         inputs = keras.Input([6])
@@ -194,13 +198,13 @@ def test_targets_by_name_for_listed_outputs(names, features, labels, both, same)
         single = model.test_on_batch(features[:8], {name: part[:8] for name, part in y.items()})
         return list(history.items()), single
 
-    (history, single), (plain, expected) = both(train)
-    assert [name for name, _ in history] == [name for name, _ in plain]
-    same([values for _, values in history], [values for _, values in plain], rtol=1e-5)
+    (history, single), (plain_history, expected) = in_scope_and_plain(train)
+    assert [name for name, _ in history] == [name for name, _ in plain_history]
+    same([values for _, values in history], [values for _, values in plain_history], rtol=1e-5)
     same(single, expected, rtol=1e-5)
 
 
-def test_a_dataset_creator_is_called_for_its_dataset(features, labels, both, same):
+def test_a_dataset_creator_is_called_for_its_dataset(features, labels, in_scope_and_plain, same):
     def dataset_of(context):
         assert isinstance(context, tf.distribute.InputContext)
         return tf.data.Dataset.from_tensor_slices((features, labels)).batch(8, drop_remainder=True).repeat()
@@ -212,10 +216,10 @@ def test_a_dataset_creator_is_called_for_its_dataset(features, labels, both, sam
         history = model.fit(creator, steps_per_epoch=4, epochs=2, verbose=0).history
         return history, model.evaluate(creator, steps=6, verbose=0)
 
-    same(*both(train), rtol=1e-5)
+    same(*in_scope_and_plain(train), rtol=1e-5)
 
 
-def test_fewer_rows_than_a_batch_are_one_batch(features, labels, both, same):
+def test_fewer_rows_than_a_batch_are_one_batch(features, labels, in_scope_and_plain, same):
     x, y = features[:5], labels[:5]
 
     def train(**options):
@@ -223,17 +227,19 @@ def test_fewer_rows_than_a_batch_are_one_batch(features, labels, both, same):
         history = model.fit(x, y, epochs=2, verbose=0, validation_data=(x[:3], y[:3])).history
         return history, model.evaluate(x, y, verbose=0), model.predict(x, verbose=0)
 
-    same(*both(train), rtol=1e-5)
+    same(*in_scope_and_plain(train), rtol=1e-5)
 
 
-def test_a_wrapper_without_a_signature_gets_what_the_user_passed(monkeypatch, features, labels, both, same):
+def test_a_wrapper_without_a_signature_gets_what_the_user_passed(
+    monkeypatch, features, labels, in_scope_and_plain, same
+):
     """Arguments were bound to the wrapper's signature: "KeyError: 'validation_split'"."""
-    seen = {}
+    calls = {}
 
-    def wrapped(name, plain):
+    def wrapped(name, original):
         def method(self, *args, **kwargs):
-            seen[name] = (len(args), "batch_size" in kwargs)
-            return plain(self, *args, **kwargs)
+            calls[name] = (len(args), "batch_size" in kwargs)
+            return original(self, *args, **kwargs)
 
         return method
 
@@ -242,14 +248,19 @@ def test_a_wrapper_without_a_signature_gets_what_the_user_passed(monkeypatch, fe
 
     def use():
         model = compiled(dense, "old sgd")
-        found = [model.fit(features, labels, 8, verbose=0, validation_split=0.5).history]
-        found += [model.evaluate(features, y=labels, batch_size=8, verbose=0), model.predict(features, 8, verbose=0)]
-        assert (seen["fit"], seen["evaluate"], seen["predict"]) == ((3, False), (1, True), (2, False))
+        results = [model.fit(features, labels, 8, verbose=0, validation_split=0.5).history]
+        results += [model.evaluate(features, y=labels, batch_size=8, verbose=0), model.predict(features, 8, verbose=0)]
+        assert (calls["fit"], calls["evaluate"], calls["predict"]) == ((3, False), (1, True), (2, False))
         single = features[:8], labels[:8]
-        return [*found, model.train_on_batch(*single), model.test_on_batch(*single), model.predict_on_batch(single[0])]
+        return [
+            *results,
+            model.train_on_batch(*single),
+            model.test_on_batch(*single),
+            model.predict_on_batch(single[0]),
+        ]
 
-    same(*both(use), rtol=1e-5)
-    assert seen.keys() == {"compile", *METHODS}
+    same(*in_scope_and_plain(use), rtol=1e-5)
+    assert calls.keys() == {"compile", *METHODS}
 
 
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
@@ -272,15 +283,14 @@ def test_tensorboard_writes_the_graph_of_training_once(features, labels, tmp_pat
     with ipu.IPUStrategy().scope():
         model = compiled(dense, "sgd", steps_per_execution=3)
     board = keras.callbacks.TensorBoard(tmp_path, profile_batch=0)
-    watch = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda *_: None
-    )  # Else Keras tells the board of no batch.
+    # Without it, Keras does not call `TensorBoard` for batches.
+    watch = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: None)
     model.fit(features, labels, batch_size=8, epochs=2, verbose=0, callbacks=[board, watch])
     (file,) = (tmp_path / "train").iterdir()
-    events = [tf.compat.v1.Event.FromString(one.numpy()) for one in tf.data.TFRecordDataset(str(file))]
+    events = [tf.compat.v1.Event.FromString(record.numpy()) for record in tf.data.TFRecordDataset(str(file))]
     (graph,) = [event.graph_def for event in events if event.HasField("graph_def")]
     assert model.layers[0].name.encode() in graph
-    model.save(tmp_path / "saved")  # Which must not hold the program, whose arguments no file has.
+    model.save(tmp_path / "saved")  # The file must not hold the program.
 
 
 def test_a_program_is_traced_once_and_runs_many_steps(features, labels):
@@ -297,12 +307,12 @@ def test_data_without_static_shapes_is_refused(features, labels):
         with pytest.raises(ValueError, match=r"partial batch: of 48 examples, batches of 7"):
             model.fit(features, labels, batch_size=7, verbose=0)
         with pytest.raises(ValueError, match=r"The provided set of data is of type `Generator`"):
-            model.fit((one for one in [(features, labels)]), verbose=0)
+            model.fit((batch for batch in [(features, labels)]), verbose=0)
         with pytest.raises(ValueError, match="not fully defined"):
             model.fit(tf.data.Dataset.from_tensor_slices((features, labels)).batch(8), verbose=0)
 
 
-def test_epochs_end_where_callbacks_say_so(features, labels, both, same):
+def test_epochs_end_where_callbacks_say_so(features, labels, in_scope_and_plain, same):
     class Notes(keras.callbacks.Callback):
         def __init__(self):
             super().__init__()
@@ -325,12 +335,12 @@ def test_epochs_end_where_callbacks_say_so(features, labels, both, same):
         ).history
         return notes.heard, history
 
-    (found, history), (expected, plain) = both(train)
-    assert found == expected
-    same(history, plain, rtol=1e-5)
+    (epochs_run, history), (expected, plain_history) = in_scope_and_plain(train)
+    assert epochs_run == expected
+    same(history, plain_history, rtol=1e-5)
 
 
-def test_a_strategy_without_extensions_leaves_models_to_keras(features, labels, both, same):
+def test_a_strategy_without_extensions_leaves_models_to_keras(features, labels, in_scope_and_plain, same):
     def train():
         model = compiled(dense, "old sgd", jit_compile=True)
         model.fit(features, labels, batch_size=8, epochs=2, shuffle=False, verbose=0)
@@ -346,10 +356,10 @@ def test_a_strategy_without_extensions_leaves_models_to_keras(features, labels, 
             keras.utils.set_random_seed(11)
             return train()
 
-    same(*both(train, plain), rtol=1e-5)
+    same(*in_scope_and_plain(train, plain), rtol=1e-5)
 
 
-# It was a bare `AttributeError`, or TensorFlow's words on `colocate_vars_with`.
+# The error was an `AttributeError` without a reason, or TensorFlow's message on `colocate_vars_with`.
 def test_a_model_made_outside_says_so_wherever_it_shows(features, labels):
     model, strategy = compiled(dense, "sgd"), ipu.IPUStrategy()
     with pytest.raises(
@@ -369,7 +379,7 @@ def test_a_model_made_outside_says_so_wherever_it_shows(features, labels):
 
 @pytest.mark.filterwarnings("ignore:`tf.keras.backend.learning_phase_scope`", "ignore:`Model.state_updates`")
 def test_keras_trains_in_a_graph_of_tensorflow_1_as_plain_keras_does(features, labels):
-    found = []
+    all_results = []
     for scope in (ipu.IPUStrategy().scope(), contextlib.nullcontext()):
         with tf.Graph().as_default(), scope:
             inputs = keras.Input([6])
@@ -378,8 +388,8 @@ def test_keras_trains_in_a_graph_of_tensorflow_1_as_plain_keras_does(features, l
             model = keras.Model(inputs, outputs)
             model.compile(old.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["acc"])
             history = model.fit(features, labels, batch_size=12, epochs=2, shuffle=False, verbose=0).history
-            found.append([*history.values(), model.evaluate(features, labels, 12, verbose=0)])
+            all_results.append([*history.values(), model.evaluate(features, labels, 12, verbose=0)])
             with pytest.raises(AttributeError, match="in eager execution, and this one was not"):
                 model.set_pipelining_options(2)
-    for ours, plain in zip(*found, strict=True):
-        np.testing.assert_allclose(ours, plain, rtol=1e-5)
+    for result, expected in zip(*all_results, strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5)

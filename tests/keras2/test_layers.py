@@ -1,4 +1,4 @@
-"""Layers of Keras 2 in programs: they train as those of plain `tf_keras` do, draw what seeds say, and share statistics."""
+"""Tests layers of Keras 2 in programs: they train as in plain `tf_keras`, draw by seeds, and share statistics."""
 
 import numpy as np
 import pytest
@@ -16,16 +16,16 @@ LABELS = RANDOM.integers(0, 3, 32).astype(np.int32)
 
 
 def trained(make, x, weights=None, steps=2, **compiled):
-    """The losses of two epochs, and the weights before and after, of a sequential model."""
+    """Returns the losses of two epochs, and the weights before and after them, of a sequential model."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input(x.shape[1:], dtype=x.dtype), *make()])
     if weights is not None:
         model.set_weights(weights)
-    before = model.get_weights()
+    initial_weights = model.get_weights()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, steps_per_execution=steps, **compiled)
     history = model.fit(x, LABELS, batch_size=8, epochs=2, shuffle=False, verbose=0)
-    return history.history["loss"], before, model.get_weights()
+    return history.history["loss"], initial_weights, model.get_weights()
 
 
 MODELS = {
@@ -81,14 +81,15 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_train_in_the_scope_as_plain_ones_do(strategy, name):
-    plain, own, x = MODELS[name]
-    losses, weights, after = trained(plain, x, jit_compile=name != "recurrent")  # Which XLA takes long for, unrolled.
+    make_plain, make_with_ipu_layers, x = MODELS[name]
+    # XLA takes long to compile the unrolled recurrent layers.
+    losses, weights, expected_weights = trained(make_plain, x, jit_compile=name != "recurrent")
     with strategy.scope():
-        for make in [own] if own else [plain]:
-            again, _, weights_after = trained(make, x, weights)
-            np.testing.assert_allclose(again, losses, 1e-4)
-            for one, other in zip(weights_after, after, strict=True):
-                np.testing.assert_allclose(one, other, 1e-3, 1e-4)
+        for make in [make_with_ipu_layers] if make_with_ipu_layers else [make_plain]:
+            scope_losses, _, weights_after = trained(make, x, weights)
+            np.testing.assert_allclose(scope_losses, losses, 1e-4)
+            for weight, expected_weight in zip(weights_after, expected_weights, strict=True):
+                np.testing.assert_allclose(weight, expected_weight, 1e-3, 1e-4)
 
 
 def test_masks_leave_a_recomputed_model(strategy):
@@ -98,29 +99,29 @@ def test_masks_leave_a_recomputed_model(strategy):
 
     losses, weights, _ = trained(lambda: make(lambda inner: inner), WORDS)
     with strategy.scope():
-        again, _, _ = trained(lambda: make(layers.Recompute), WORDS, weights)
-    np.testing.assert_allclose(again, losses, 1e-4)
+        recomputed_losses, _, _ = trained(lambda: make(layers.Recompute), WORDS, weights)
+    np.testing.assert_allclose(recomputed_losses, losses, 1e-4)
 
 
 @pytest.mark.parametrize("policy", ["float16", "mixed_float16"])
 def test_half_precision_trains_beside_single(strategy, policy):
     make = MODELS["groups"][1]
     losses, weights, _ = trained(make, IMAGES)
-    before = keras.backend.floatx(), keras.mixed_precision.global_policy()
+    original = keras.backend.floatx(), keras.mixed_precision.global_policy()
     keras.backend.set_floatx("float16" if policy == "float16" else "float32")
     keras.mixed_precision.set_global_policy(policy)
     try:
         with strategy.scope():
-            half, _, after = trained(make, IMAGES, weights)
+            half, _, half_weights = trained(make, IMAGES, weights)
     finally:
-        keras.backend.set_floatx(before[0])
-        keras.mixed_precision.set_global_policy(before[1])
+        keras.backend.set_floatx(original[0])
+        keras.mixed_precision.set_global_policy(original[1])
     np.testing.assert_allclose(half, losses, 1e-2)
-    assert {one.dtype.name for one in after} == {"float16" if policy == "float16" else "float32"}
+    assert {weight.dtype.name for weight in half_weights} == {"float16" if policy == "float16" else "float32"}
 
 
 def masks(layer, seed):
-    """What two steps on two replicas have of a layer after `tf.random.set_seed`."""
+    """Returns the dropout masks of two steps on two replicas after `tf.random.set_seed`."""
     results = ipu.IPUOutfeedQueue()
 
     @tf.function(jit_compile=True)
@@ -136,10 +137,10 @@ def masks(layer, seed):
 @pytest.mark.parametrize("kind", [layers.Dropout, keras.layers.Dropout])
 def test_masks_differ_by_step_and_replica_and_follow_the_seed(kind, configure):
     configure(2)
-    first, again, other = (masks(kind(0.5), seed) for seed in (1, 1, 2))
-    assert len({mask.tobytes() for mask in (*first, *other)}) == 8
-    assert np.array_equal(first, again)
-    reset_ipu_seed(5)  # Which goes before.
+    first, repeated, second = (masks(kind(0.5), seed) for seed in (1, 1, 2))
+    assert len({mask.tobytes() for mask in (*first, *second)}) == 8
+    assert np.array_equal(first, repeated)
+    reset_ipu_seed(5)  # This seed has priority.
     assert not np.array_equal(masks(kind(0.5), 1), first)
 
 
@@ -170,7 +171,7 @@ def block(draws):
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 @pytest.mark.parametrize("draws", [False, True])
 def test_recomputed_block_draws_once_updates_once_and_computes_twice(strategy, compiled_text, draws, policy):
-    x, found, texts = tf.constant(IMAGES[:8, :4, 0, 0]), [], []
+    x, all_results, texts = tf.constant(IMAGES[:8, :4, 0, 0]), [], []
     for wrap in (lambda layer: layer, layers.Recompute):
         with strategy.scope():
             keras.mixed_precision.set_global_policy(policy)
@@ -187,22 +188,22 @@ def test_recomputed_block_draws_once_updates_once_and_computes_twice(strategy, c
             return total, *tape.gradient(total, layer.trainable_variables)
 
         tf.random.set_seed(1)
-        results = [each.numpy() for each in strategy.run(step, (x,))]
-        found.append([*results, *layer.get_weights()])
+        results = [tensor.numpy() for tensor in strategy.run(step, (x,))]
+        all_results.append([*results, *layer.get_weights()])
         texts.append(compiled_text(strategy, step, x))
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(other, one, *((1e-4, 1e-4) if policy == "float32" else (2e-2, 2e-2)))
+    for expected, result in zip(*all_results, strict=True):
+        np.testing.assert_allclose(result, expected, *((1e-4, 1e-4) if policy == "float32" else (2e-2, 2e-2)))
     assert texts[1].count(" tanh(") == 2 * texts[0].count(" tanh(") > 0
 
 
 def test_replicas_of_a_group_share_the_statistics_of_batch_normalization(configure):
     configure(2, norms__experimental__distributed_batch_norm_replica_group_size=2)
-    whole = keras.layers.BatchNormalization(momentum=0.5)
+    plain_layer = keras.layers.BatchNormalization(momentum=0.5)
     x = tf.constant(IMAGES)
     with ipu.IPUStrategy().scope():
         model = keras.Sequential([keras.layers.BatchNormalization(momentum=0.5)])
         model.compile("sgd", "mse", steps_per_execution=1)
         model.fit(x, tf.zeros_like(x), batch_size=16, epochs=1, shuffle=False, verbose=0)
-    whole(x, training=True)
-    for one, other in zip(model.get_weights()[2:], whole.get_weights()[2:], strict=True):
-        np.testing.assert_allclose(one, other, 2e-2, 1e-4)
+    plain_layer(x, training=True)
+    for weight, expected in zip(model.get_weights()[2:], plain_layer.get_weights()[2:], strict=True):
+        np.testing.assert_allclose(weight, expected, 2e-2, 1e-4)

@@ -1,4 +1,4 @@
-"""Optimizers of Keras 2, of both kinds, in programs: those of Keras, those of this package, and their wrappers."""
+"""Tests optimizers of Keras 2 in programs: both kinds of Keras, optimizers of this package, and wrappers."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ INPUTS, TARGETS = (RANDOM.normal(size=[BATCHES, 4, size]).astype(np.float32) for
 
 @keras.saving.register_keras_serializable("tests")
 class OldMomentum(IpuOptimizerBase):
-    """Written as in 2021: slots of a type of their own, numbers as variables, updates variable by variable."""
+    """An optimizer as written in 2021: slots of another dtype, hyperparameters as variables, one update per variable."""
 
     def __init__(self, learning_rate=0.01, momentum=0.9, name="OldMomentum", slot_dtype=None, **kwargs):
         super().__init__(name, **kwargs)
@@ -80,7 +80,7 @@ def plainly_trained(optimizer, size, share=1.0):
     weights = weights_of()
     for begin in range(0, BATCHES, size):
         with tf.GradientTape() as tape:
-            loss = sum(loss_of(weights, INPUTS[at], TARGETS[at]) for at in range(begin, begin + size)) * share
+            loss = sum(loss_of(weights, INPUTS[row], TARGETS[row]) for row in range(begin, begin + size)) * share
         optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
     return [weight.numpy() for weight in weights]
 
@@ -102,7 +102,7 @@ def accumulating_scaled():
     return ALSGradientAccumulationOptimizer(scaling, 2)
 
 
-# By the number of replicas: the optimizer, the plain one, the micro-batches of its updates and the share of each.
+# By number of replicas: the optimizer, the plain optimizer, micro-batches per update, the factor of a gradient.
 TRAINED = {
     1: [
         (lambda: SGDIpuOptimizer(0.05, 0.9), momentum, 1, 1.0),
@@ -157,9 +157,9 @@ def test_minimizing_in_a_program_is_plain_training_on_larger_batches(count, repl
                     optimizer.minimize(lambda weights=weights, x=x, y=y: loss_of(weights, x, y), weights)
 
         strategy.run(program, args=(iter(tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS))),))
-    for (_, weights), (_, plain, size, share) in zip(pairs, TRAINED[count], strict=True):
-        for found, expected in zip(weights, plainly_trained(plain(), size, share), strict=True):
-            np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+    for (_, weights), (_, make_plain, size, share) in zip(pairs, TRAINED[count], strict=True):
+        for weight, expected in zip(weights, plainly_trained(make_plain(), size, share), strict=True):
+            np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 def dense():
@@ -173,7 +173,7 @@ def compiled(optimizer, **options) -> Any:
 
 
 class Scaling(old.SGD):
-    """Scales losses as the CNNs of 2021 did."""
+    """Scales losses as the CNN examples of 2021 did."""
 
     def get_gradients(self, loss, params):
         return super().get_gradients(64 * loss, params)
@@ -194,7 +194,7 @@ FITTED = [
 
 
 @pytest.mark.parametrize(("ours", "plain"), FITTED)
-def test_models_accumulate_gradients_and_callbacks_set_rates(ours, plain, features, labels, both, same):
+def test_models_accumulate_gradients_and_callbacks_set_rates(ours, plain, features, labels, in_scope_and_plain, same):
     callbacks = [HALVING] if plain else []
 
     def train(make, size, **options):
@@ -203,16 +203,19 @@ def test_models_accumulate_gradients_and_callbacks_set_rates(ours, plain, featur
             model.set_gradient_accumulation_options(
                 gradient_accumulation_steps_per_replica=2, gradient_accumulation_reduction_method="mean"
             )
-        given = {"batch_size": size, "epochs": 3, "shuffle": False, "callbacks": callbacks, "verbose": 0}
-        rates = model.fit(features, labels, **given).history.get("lr", [])
+        arguments = {"batch_size": size, "epochs": 3, "shuffle": False, "callbacks": callbacks, "verbose": 0}
+        rates = model.fit(features, labels, **arguments).history.get("lr", [])
         return model.get_weights(), rates
 
     make = plain or (lambda: old.SGD(0.1, 0.9))
-    same(*both(lambda: train(ours, 4, steps_per_execution=4), lambda: train(make, 8, jit_compile=True)), rtol=1e-5)
+    same(
+        *in_scope_and_plain(lambda: train(ours, 4, steps_per_execution=4), lambda: train(make, 8, jit_compile=True)),
+        rtol=1e-5,
+    )
 
 
 class Summing(keras.Model):
-    """Sums gradients over the replicas itself, or leaves that to its optimizer."""
+    """Sums gradients over the replicas, or leaves the sum to its optimizer."""
 
     by_itself = False
 
@@ -229,7 +232,7 @@ class Summing(keras.Model):
 
 
 def test_sums_of_a_step_of_its_own_are_not_summed_again_where_they_accumulate(replicas, features, labels, same):
-    found = []
+    all_weights = []
     for by_itself in (False, True):
         keras.utils.set_random_seed(1)
         with replicas(2).scope():
@@ -238,8 +241,8 @@ def test_sums_of_a_step_of_its_own_are_not_summed_again_where_they_accumulate(re
             model.compile(old.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(True), steps_per_execution=6)
             model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=3)
             model.fit(features, labels, batch_size=4, shuffle=False, verbose=0)
-        found.append(model.get_weights())
-    same(*found, rtol=1e-5)
+        all_weights.append(model.get_weights())
+    same(*all_weights, rtol=1e-5)
 
 
 def test_numbers_of_optimizers_are_variables_of_programs(compilations):
@@ -273,7 +276,7 @@ def test_numbers_of_optimizers_are_variables_of_programs(compilations):
     step([plain for *_, plain in made], expected)
     for found, plainly in zip(trained, expected, strict=True):
         np.testing.assert_allclose(found[0].numpy(), plainly[0].numpy(), rtol=1e-5)
-    with pytest.raises(ValueError, match="`velocity_scaling` was to become 2.0, .* make another optimizer"):
+    with pytest.raises(ValueError, match="`velocity_scaling` cannot become 2.0: .* create another optimizer"):
         made[0][0].velocity_scaling = 2.0
     assert made[1][0].variable_attributes == {"learning_rate", "beta_1", "beta_2", "epsilon"}
 
@@ -316,11 +319,11 @@ def test_optimizers_are_made_anew_from_their_configurations():
         GradientAccumulationOptimizer(CrossReplicaOptimizer(old.Adam(0.5)), 3, True, True, tf.float16, "mean", "mine"),
         MapGradientOptimizer(old.SGD(0.25), double),
     ):
-        again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
-        assert type(again) is type(optimizer)
-        assert keras.optimizers.serialize(again) == keras.optimizers.serialize(optimizer)
-        inner, made = getattr(optimizer, "inner_optimizer", None), getattr(again, "inner_optimizer", None)
-        assert type(made) is type(inner)
+        copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+        assert type(copy) is type(optimizer)
+        assert keras.optimizers.serialize(copy) == keras.optimizers.serialize(optimizer)
+        inner, inner_copy = getattr(optimizer, "inner_optimizer", None), getattr(copy, "inner_optimizer", None)
+        assert type(inner_copy) is type(inner)
 
 
 @pytest.mark.parametrize("make", [lambda: OldMomentum(0.1), lambda: ALSOptimizer(AdamIpuOptimizer(0.01), 4)])
@@ -335,11 +338,11 @@ def test_training_goes_on_from_files_and_checkpoints(make, features, labels, tmp
         with pytest.warns(UserWarning, match="HDF5"):
             model.save(tmp_path / "model.h5")
         path = tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoint"))
-        again = compiled(make(), steps_per_execution=12)
-        found = tf.train.Checkpoint(model=again).restore(path)
+        restored = compiled(make(), steps_per_execution=12)
+        status = tf.train.Checkpoint(model=restored).restore(path)
         expected = fit(model)
-        same(fit(again), expected)
-        found.assert_consumed()
+        same(fit(restored), expected)
+        status.assert_consumed()
         loaded: Any = keras.models.load_model(tmp_path / "model.h5")
         same(fit(loaded), expected)
         weights = [2 * weight for weight in model.optimizer.get_weights()]
@@ -404,7 +407,7 @@ def test_fit_hands_captured_gradients_to_the_optimizer(steps, alone, counted):
 
 @pytest.mark.parametrize("base", [old.SGD, new.SGD])
 def test_an_optimizer_that_takes_captured_gradients_needs_no_name(base):
-    """`minimize` passes `name=None`, which the protocol of the SDK has not."""
+    """`minimize` passes `name=None`, an argument that the SDK's protocol lacks."""
     taken = []
 
     class Capturing(base):
@@ -419,12 +422,12 @@ def test_an_optimizer_that_takes_captured_gradients_needs_no_name(base):
         model = keras.Sequential([keras.Input([1]), CaptureUpstreamGradients(layer, tag="dense")])
         model.compile(Capturing(0.1), "mse")
         model.fit(np.ones([8, 1], np.float32), np.zeros([8, 1], np.float32), batch_size=2, verbose=0)
-    assert [list(one) for one in taken] == [["dense"]]
+    assert [list(captured) for captured in taken] == [["dense"]]
 
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_transformers_of_gradients_get_dense_ones_of_an_embedding(steps):
-    """With one step an update, they got `IndexedSlices`, which do not divide."""
+    """With one step per update, transformers got `IndexedSlices`, which do not support division."""
 
     def train(transformers):
         keras.utils.set_random_seed(1)
@@ -441,14 +444,14 @@ def test_transformers_of_gradients_get_dense_ones_of_an_embedding(steps):
         model = train(transformers)
     assert model.optimizer.gradient_transformers is transformers
     if steps == 1:
-        for one, other in zip(model.get_weights(), train(None).get_weights(), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5)
+        for weight, expected in zip(model.get_weights(), train(None).get_weights(), strict=True):
+            np.testing.assert_allclose(weight, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("inner", [old.SGD, old.Adam, new.SGD])
 def test_weights_of_float16_are_updated_by_gradients_of_float32(inner, stages, configure):
-    """Optimizers of Keras 2 take gradients of the variable's type alone, where those of Keras 3 cast them."""
+    """Optimizers of Keras 2 require gradients of the dtype of the variable. Keras 3 casts gradients."""
     configure(stages)
 
     def train(make, dtype):
@@ -532,16 +535,16 @@ def test_what_does_not_go_together_is_refused(features, labels, refused):
     refused(ValueError, "`opt` must be a `keras.optimizers.Optimizer`", CrossReplicaOptimizer, "sgd")
     refused(ValueError, "`m_dtype` must be a floating-point type", AdamIpuOptimizer, m_dtype="int32")
     refused(TypeError, "weight_decay", AdamIpuOptimizer, weight_decay=0.1)
-    own = type("Own", (old.SGD,), {"minimize": lambda self, *args, **kwargs: None})
+    with_minimize = type("Own", (old.SGD,), {"minimize": lambda self, *args, **kwargs: None})
     with ipu.IPUStrategy().scope():
-        for optimizer, kind, words in (
-            (own(), dense, "has a `minimize` of its own"),
+        for optimizer, kind, message in (
+            (with_minimize(), dense, "defines its own `minimize`"),
             (old.SGD(), Twice, "gradients twice"),
         ):
             model = kind() if kind is dense else Twice(*_inputs_and_outputs())
             model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(True), steps_per_execution=2)
             model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=2)
-            with pytest.raises(ValueError, match=words):
+            with pytest.raises(ValueError, match=message):
                 model.fit(features, labels, batch_size=4, verbose=0)
 
 

@@ -1,4 +1,4 @@
-"""Models of Keras 2 in pipeline stages, on replicas and with gradients of several steps, train as plain Keras 2 does."""
+"""Tests that models of Keras 2 with stages, replicas and accumulated gradients train as in plain Keras 2."""
 
 import contextlib
 from typing import Any
@@ -15,7 +15,7 @@ PipelineStage = ipu.keras.PipelineStage
 
 
 def staged(stage):
-    """A scope in a strategy's scope, and nothing outside."""
+    """Returns a stage scope inside a strategy's scope, and an empty context outside."""
     inside = isinstance(tf.distribute.get_strategy(), ipu.IPUStrategy)
     return PipelineStage(stage) if inside else contextlib.nullcontext()
 
@@ -33,8 +33,8 @@ def functional():
         hidden = layers.Dense(8, "relu", kernel_regularizer="l2")(inputs)
         scaled = hidden * 0.5 + 1.0
     with staged(1):
-        other = layers.Dense(8, "tanh", activity_regularizer="l1")(layers.Concatenate()([inputs, scaled]))
-        outputs = layers.Dense(3)(layers.Dropout(0.0)(other))
+        second_hidden = layers.Dense(8, "tanh", activity_regularizer="l1")(layers.Concatenate()([inputs, scaled]))
+        outputs = layers.Dense(3)(layers.Dropout(0.0)(second_hidden))
     return keras.Model(inputs, outputs)
 
 
@@ -57,8 +57,8 @@ def nested():
     model = keras.Model(inputs, outputs)
     if hasattr(model, "get_pipeline_stage_assignment"):
         assignments: Any = model.get_pipeline_stage_assignment()
-        for one, stage in zip(assignments[0].pipeline_stage_assignments, (0, 1), strict=True):
-            one.pipeline_stage = stage
+        for assignment, stage in zip(assignments[0].pipeline_stage_assignments, (0, 1), strict=True):
+            assignment.pipeline_stage = stage
         assignments[1].pipeline_stage = 1
         model.set_pipeline_stage_assignment(assignments)
     return model
@@ -72,19 +72,19 @@ def compiled(make, optimizer, **options):
 
 
 def accumulated(make, optimizer, features, labels, size, count, epochs, scale):
-    """The weights that a loop by hand gives, whose gradients of `count` batches make one update."""
+    """Returns the weights of a loop without Keras in which gradients of `count` batches make one update."""
     model = compiled(make, optimizer)
     model.build([None, features.shape[1]])
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     for _ in range(epochs):
         for begin in range(0, len(features), size * count):
             sums = None
-            for at in range(begin, begin + size * count, size):
+            for row in range(begin, begin + size * count, size):
                 with tf.GradientTape() as tape:
-                    loss = loss_of(labels[at : at + size], model(features[at : at + size], training=True))
+                    loss = loss_of(labels[row : row + size], model(features[row : row + size], training=True))
                     loss += sum(model.losses)
-                found = tape.gradient(loss, model.trainable_variables)
-                sums = found if sums is None else [a + b for a, b in zip(sums, found, strict=True)]
+                gradients = tape.gradient(loss, model.trainable_variables)
+                sums = gradients if sums is None else [a + b for a, b in zip(sums, gradients, strict=True)]
             model.optimizer.apply_gradients(
                 [(scale * a, b) for a, b in zip(sums, model.trainable_variables, strict=True)]
             )
@@ -97,7 +97,9 @@ OPTIMIZERS = {"old": lambda: old.SGD(0.1, momentum=0.9), "adam": lambda: keras.o
 @pytest.mark.parametrize(
     ("make", "optimizer"), [(sequential, "old"), (functional, "old"), (Subclassed, "adam"), (nested, "adam")]
 )
-def test_a_pipeline_trains_as_accumulation_by_hand(make, optimizer, features, labels, configure, both, same):
+def test_a_pipeline_trains_as_accumulation_by_hand(
+    make, optimizer, features, labels, configure, in_scope_and_plain, same
+):
     configure(2)
 
     def train():
@@ -106,7 +108,10 @@ def test_a_pipeline_trains_as_accumulation_by_hand(make, optimizer, features, la
             model.build([None, 6])
         model.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
         history = model.fit(features, labels, batch_size=4, epochs=2, shuffle=False, verbose=0).history
-        assert list(history) == ["loss", "accuracy"]  # In Keras's order, which `CSVLogger` and prints follow.
+        assert list(history) == [
+            "loss",
+            "accuracy",
+        ]  # Logs are in Keras's order, which `CSVLogger` and the progress bar keep.
         weights, predicted = model.get_weights(), model.predict(features, batch_size=4, verbose=0)
         evaluated = model.evaluate(features, labels, batch_size=4, verbose=0)
         return (weights, predicted), evaluated
@@ -114,10 +119,10 @@ def test_a_pipeline_trains_as_accumulation_by_hand(make, optimizer, features, la
     def plain():
         return accumulated(make, OPTIMIZERS[optimizer], features, labels, 4, 4, 2, 1.0)
 
-    (found, evaluated), expected = both(train, plain)
-    same(found, expected, rtol=1e-4)
+    (results, evaluated), expected = in_scope_and_plain(train, plain)
+    same(results, expected, rtol=1e-4)
     scores = keras.losses.sparse_categorical_crossentropy(labels, expected[1], from_logits=True)
-    assert evaluated[0] == pytest.approx(float(tf.reduce_mean(scores)), abs=0.3)  # Regularizers come on top.
+    assert evaluated[0] == pytest.approx(float(tf.reduce_mean(scores)), abs=0.3)  # Regularization losses are added.
 
 
 class Joined(keras.Model):
@@ -135,14 +140,14 @@ class Joined(keras.Model):
 
 @pytest.mark.parametrize("shape", [(None, 6), [4, 6], [[4, 6], (4, 6)], {"a": tf.TensorShape([4, 6]), "b": (4, 6)}])
 def test_a_model_that_was_built_for_a_shape_has_stages(shape, features, labels, configure):
-    """It had none: "no attribute 'input_dtype'"."""
+    """Assigning stages failed: "no attribute 'input_dtype'"."""
     configure(2)
     with ipu.IPUStrategy().scope():
         model = compiled(Joined, OPTIMIZERS["old"], steps_per_execution=12)
         model.build(shape)
         assignments: Any = model.get_pipeline_stage_assignment()
-        for one in assignments:
-            one.pipeline_stage = int(one.layer is model.last)
+        for assignment in assignments:
+            assignment.pipeline_stage = int(assignment.layer is model.last)
         model.set_pipeline_stage_assignment(assignments)
         model.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
     x = (
@@ -152,12 +157,14 @@ def test_a_model_that_was_built_for_a_shape_has_stages(shape, features, labels, 
         if len(assignments) > 2
         else features
     )
-    assert [one.layer.name for one in assignments][-1] == model.last.name
+    assert [assignment.layer.name for assignment in assignments][-1] == model.last.name
     assert len(model.fit(x, labels, batch_size=4, verbose=0).history["loss"]) == 1
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_replicas_and_accumulation_train_as_one_large_batch(count, features, labels, configure, both, same):
+def test_replicas_and_accumulation_train_as_one_large_batch(
+    count, features, labels, configure, in_scope_and_plain, same
+):
     configure(2)
 
     def train():
@@ -169,8 +176,8 @@ def test_replicas_and_accumulation_train_as_one_large_batch(count, features, lab
     def plain():
         return accumulated(sequential_without_stages, OPTIMIZERS["old"], features, labels, 4, 2 * count, 2, 1.0)
 
-    found, expected = both(train, plain)
-    same(found, expected, rtol=1e-4)
+    results, expected = in_scope_and_plain(train, plain)
+    same(results, expected, rtol=1e-4)
 
 
 def sequential_without_stages():
@@ -181,12 +188,16 @@ def test_scopes_name_stages_and_a_reset_takes_them_back(configure):
     configure(2)
     with ipu.IPUStrategy().scope():
         model: Any = functional()
-        stages = {one.layer.name: one.pipeline_stage for one in model.get_pipeline_stage_assignment()}
+        stages = {
+            assignment.layer.name: assignment.pipeline_stage for assignment in model.get_pipeline_stage_assignment()
+        }
         assert set(stages.values()) == {0, 1}
         assert stages["tf.math.multiply"] == stages["tf.__operators__.add"] == 0
         assert isinstance(model, ipu.keras.FunctionalExtension)
         model.reset_pipeline_stage_assignment()
-        assert {getattr(one, "pipeline_stage", 0) for one in model.get_pipeline_stage_assignment()} == {None}
+        assert {getattr(assignment, "pipeline_stage", 0) for assignment in model.get_pipeline_stage_assignment()} == {
+            None
+        }
 
 
 def test_stages_that_make_no_pipeline_are_refused(features, labels, configure):
@@ -208,7 +219,9 @@ def test_stages_that_make_no_pipeline_are_refused(features, labels, configure):
             pass
 
 
-def test_losses_and_metrics_of_layers_are_in_the_stages_of_what_they_take(features, labels, configure, both, same):
+def test_losses_and_metrics_of_layers_are_in_the_stages_of_what_they_take(
+    features, labels, configure, in_scope_and_plain, same
+):
     configure(2)
 
     def make():
@@ -227,5 +240,7 @@ def test_losses_and_metrics_of_layers_are_in_the_stages_of_what_they_take(featur
         model.fit(features, labels, batch_size=4, epochs=2, shuffle=False, verbose=0)
         return model.get_weights(), model.predict(features, batch_size=4, verbose=0)
 
-    found, expected = both(train, lambda: accumulated(make, OPTIMIZERS["old"], features, labels, 4, 4, 2, 1.0))
-    same(found, expected, rtol=1e-4)
+    results, expected = in_scope_and_plain(
+        train, lambda: accumulated(make, OPTIMIZERS["old"], features, labels, 4, 4, 2, 1.0)
+    )
+    same(results, expected, rtol=1e-4)

@@ -1,4 +1,4 @@
-"""Recurrent layers of Keras 2 in programs: their numbers, and that a program is compiled once."""
+"""Tests recurrent layers of Keras 2 in programs: results, and that a program is compiled once."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tensorflow_ipu.ops import rnn_steps
 layers = keras.layers
 
 
-def test_updates_of_recurrent_weights_compile_no_program_anew(both, same, features, compilations):
+def test_updates_of_recurrent_weights_compile_no_program_anew(in_scope_and_plain, same, features, compilations):
     x, y = features.reshape([-1, 3, 2]), features[:, :1]
 
     def train():
@@ -21,8 +21,8 @@ def test_updates_of_recurrent_weights_compile_no_program_anew(both, same, featur
             losses = model.fit(x, y, 8, epochs=3, shuffle=False, verbose=0).history["loss"]
         return losses, len([name for name in names if "program" in name])
 
-    (found, programs), (expected, _) = both(train)
-    same(found, expected, rtol=1e-5)
+    (results, programs), (expected, _) = in_scope_and_plain(train)
+    same(results, expected, rtol=1e-5)
     assert programs == 1
 
 
@@ -43,9 +43,9 @@ def test_program_with_a_recurrent_layer_trains_in_a_loop_of_its_own(compilations
 
 
 @pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
-def test_steps_by_the_kernel_train_as_plain_keras_does(kind, both, same, features, monkeypatch):
-    runs, plain = [], rnn_steps.run
-    monkeypatch.setattr(rnn_steps, "run", lambda *args: runs.append(args) or plain(*args))
+def test_steps_by_the_kernel_train_as_plain_keras_does(kind, in_scope_and_plain, same, features, monkeypatch):
+    runs, original = [], rnn_steps.run
+    monkeypatch.setattr(rnn_steps, "run", lambda *args: runs.append(args) or original(*args))
     x, y = np.round(features.reshape([-1, 3, 2])), features[:, :1]
 
     def train():
@@ -55,6 +55,6 @@ def test_steps_by_the_kernel_train_as_plain_keras_does(kind, both, same, feature
         model.compile("sgd", "mse", steps_per_execution=3)
         return model.fit(x, y, 8, epochs=2, shuffle=False, verbose=0).history["loss"]
 
-    found, expected = both(train)
-    same(found, expected, rtol=1e-5)
+    results, expected = in_scope_and_plain(train)
+    same(results, expected, rtol=1e-5)
     assert runs

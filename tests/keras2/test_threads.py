@@ -1,4 +1,4 @@
-"""Threads that use one model of Keras 2 get the numbers that each gets alone."""
+"""Tests that threads that share a model of Keras 2 get the same results as without other threads."""
 
 import itertools
 import threading
@@ -50,7 +50,7 @@ def test_each_of_many_threads_gets_the_numbers_that_it_gets_alone(configure, rep
         return [use(model, seed) for _ in range(2)]
 
     def end_datasets():
-        """An operation that fails on one thread must not end the copies of others."""
+        """Ends datasets in a thread: the failed operation must not end copies of other threads."""
         begin.wait(60)
         for _ in range(50):
             list(tf.data.Dataset.range(1))
@@ -58,8 +58,8 @@ def test_each_of_many_threads_gets_the_numbers_that_it_gets_alone(configure, rep
     with ThreadPoolExecutor(len(jobs) + 1) as pool:
         waiting = [pool.submit(repeat, *job) for job in jobs]
         pool.submit(end_datasets).result(60)
-        for one, expected in zip(waiting, alone, strict=True):
-            for result in one.result(60):
+        for future, expected in zip(waiting, alone, strict=True):
+            for result in future.result(60):
                 np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 

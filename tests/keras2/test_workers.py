@@ -1,4 +1,4 @@
-"""Workers train models of Keras 2 as one process with all of their replicas does, and resume together."""
+"""Tests that workers train models of Keras 2 like one process with all their replicas, and resume together."""
 
 import json
 import runpy
@@ -16,7 +16,7 @@ TRAINING = runpy.run_path(str(SCRIPT))
 
 @pytest.fixture(scope="module")
 def of_workers(tmp_path_factory):
-    """What each of two workers got."""
+    """Returns the results of each of two workers."""
     folder = tmp_path_factory.mktemp("workers")
     command = [sys.executable, "-m", "tensorflow_ipu", "run", "--keras", "2", "--instances", "2", SCRIPT, folder]
     done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
@@ -26,7 +26,7 @@ def of_workers(tmp_path_factory):
 
 def test_workers_train_as_one_process_does_and_resume_where_they_ended(of_workers, same):
     first, straight = (TRAINING["trained"](ipu.IPUMultiWorkerStrategy(), 4, epochs) for epochs in (2, 3))
-    for found in of_workers:
-        same(found["first"], first, rtol=1e-4)
-        assert found["resumed"]["epochs"] == [2]
-        same(found["resumed"]["weights"], straight["weights"], rtol=1e-4)
+    for results in of_workers:
+        same(results["first"], first, rtol=1e-4)
+        assert results["resumed"]["epochs"] == [2]
+        same(results["resumed"]["weights"], straight["weights"], rtol=1e-4)

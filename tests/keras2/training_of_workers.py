@@ -1,4 +1,4 @@
-"""What each worker of a test runs: models of Keras 2 that workers train together; it prints what they got, as JSON."""
+"""Trains models of Keras 2 on several workers, and writes the results of each worker as JSON."""
 
 import json
 import sys
@@ -18,12 +18,12 @@ def data():
     return random.normal(size=(32, 5)).astype("float32"), random.normal(size=(32, 1)).astype("float32")
 
 
-def whole():
+def make_model():
     return keras.Sequential([layers.Dense(4, "tanh", input_shape=(5,)), layers.Dense(1)])
 
 
 def trained(strategy, ipus, epochs, callbacks=()):
-    """Trains with so many IPUs in this process, and returns logs, weights and predictions."""
+    """Trains with `ipus` IPUs in this process, and returns logs, weights and predictions."""
     config = ipu.IPUConfig()
     config.auto_select_ipus = [ipus]
     ipu.config.reset_ipu_configuration()
@@ -31,7 +31,7 @@ def trained(strategy, ipus, epochs, callbacks=()):
     x, y = data()
     keras.utils.set_random_seed(1)
     with strategy.scope():
-        model = whole()
+        model = make_model()
         model.set_replication_options("MEAN")
         model.compile(keras.optimizers.legacy.SGD(0.05, momentum=0.9), "mse", metrics=["mae"], steps_per_execution=4)
         history = model.fit(
@@ -47,7 +47,7 @@ def trained(strategy, ipus, epochs, callbacks=()):
         return {
             "epochs": history.epoch,
             "history": history.history,
-            "weights": [one.tolist() for one in model.get_weights()],
+            "weights": [weight.tolist() for weight in model.get_weights()],
             "evaluated": model.evaluate(x, y, batch_size=BATCH, verbose=0),
             "predicted": model.predict(x, batch_size=BATCH, verbose=0).tolist(),
         }

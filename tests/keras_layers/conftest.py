@@ -1,4 +1,4 @@
-"""What the tests of layers share: a layer and its plain counterpart, computed in each of the places they work in."""
+"""Fixtures for tests of layers: compute a layer and its Keras counterpart eagerly, compiled, and on the IPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensorflow_ipu._base.tensors import tf_variable
 
 
 def forward_and_backward(layer: Any, inputs: Any, **options: Any) -> tuple[list[Any], list[Any]]:
-    """The outputs, and the gradients of a scalar made from them for float inputs and weights."""
+    """Returns the outputs, and the gradients of a scalar function of them for float inputs and weights."""
     floats = [tensor for tensor in tf.nest.flatten(inputs) if tensor.dtype.is_floating]
     with tf.GradientTape() as tape:
         tape.watch(floats)
@@ -26,7 +26,7 @@ def forward_and_backward(layer: Any, inputs: Any, **options: Any) -> tuple[list[
 
 
 def _arrays(results: Any) -> Any:
-    return tf.nest.map_structure(lambda each: tf.convert_to_tensor(each).numpy(), results)
+    return tf.nest.map_structure(lambda tensor: tf.convert_to_tensor(tensor).numpy(), results)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def eager() -> Callable[..., Any]:
 
 @pytest.fixture
 def compiled() -> Callable[..., Any]:
-    """`compiled(layer, inputs, **options)` does so in a program for the CPU. The layer has its weights already."""
+    """`compiled(layer, inputs, **options)` computes a built layer forward and backward in a program for the CPU."""
 
     def compute(layer: Any, inputs: Any, **options: Any) -> Any:
         @tf.function(jit_compile=True)
@@ -51,13 +51,13 @@ def compiled() -> Callable[..., Any]:
 
 @pytest.fixture
 def on_ipu() -> Callable[..., Any]:
-    """`on_ipu(make, inputs, weights=None, **options)` makes a layer in the scope and computes it in a program."""
+    """`on_ipu(make, inputs, weights=None, **options)` creates a layer in the scope and computes it in a program."""
 
     def compute(make: Callable[[], Any], inputs: Any, weights: Any = None, **options: Any) -> Any:
         strategy = ipu.IPUStrategy()
         with strategy.scope():
             layer = make()
-            layer.build(tf.nest.map_structure(lambda each: tuple(each.shape), inputs))
+            layer.build(tf.nest.map_structure(lambda tensor: tuple(tensor.shape), inputs))
             if weights is not None:
                 layer.set_weights(weights)
             assert all("IPU" in tf_variable(variable).device for variable in layer.trainable_variables)
@@ -73,7 +73,7 @@ def on_ipu() -> Callable[..., Any]:
 
 @pytest.fixture
 def normal() -> Callable[..., Any]:
-    """`normal(shape, dtype)` is a tensor of normal random numbers."""
+    """`normal(shape, dtype)` returns a tensor of random values with a normal distribution."""
 
     def make(shape: Any, dtype: Any = np.float32, seed: int = 0) -> Any:
         return tf.constant(np.random.default_rng(seed).normal(size=shape).astype(dtype))
@@ -83,28 +83,29 @@ def normal() -> Callable[..., Any]:
 
 @pytest.fixture
 def twins() -> Callable[..., tuple[Any, Any]]:
-    """`twins(layer, plain, *inputs)` calls both, gives the plain layer the weights of the other, and returns both."""
+    """`twins(layer, counterpart, *inputs)` calls both, copies the weights to the counterpart, and returns both."""
 
-    def make(layer: Any, plain: Any, *inputs: Any) -> tuple[Any, Any]:
-        for each in (layer, plain):
-            each(*inputs)
-        shapes = [[tuple(one.shape) for one in each.trainable_variables] for each in (layer, plain)]
+    def make(layer: Any, counterpart: Any, *inputs: Any) -> tuple[Any, Any]:
+        shapes = []
+        for twin in (layer, counterpart):
+            twin(*inputs)
+            shapes.append([tuple(variable.shape) for variable in twin.trainable_variables])
         assert shapes[0] == shapes[1]
-        for variable, value in zip(plain.trainable_variables, layer.trainable_variables, strict=True):
+        for variable, value in zip(counterpart.trainable_variables, layer.trainable_variables, strict=True):
             variable.assign(value)
-        return layer, plain
+        return layer, counterpart
 
     return make
 
 
 @pytest.fixture
 def assert_close() -> Callable[..., None]:
-    """Asserts that structures are of the same shapes, and equal to float rounding."""
+    """Asserts that structures have the same shapes, and are equal up to rounding."""
 
     def check(actual: Any, expected: Any, rtol: float = 2e-5, atol: float = 2e-5) -> None:
         for pair in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
-            one, other = (np.asarray(tf.convert_to_tensor(each), np.float64) for each in pair)
-            assert one.shape == other.shape
-            np.testing.assert_allclose(one, other, rtol, atol)
+            first, second = (np.asarray(tf.convert_to_tensor(tensor), np.float64) for tensor in pair)
+            assert first.shape == second.shape
+            np.testing.assert_allclose(first, second, rtol, atol)
 
     return check

@@ -1,4 +1,4 @@
-"""Layers compute what their plain counterparts compute, forward and backward, wherever they run."""
+"""Layers and their counterparts in Keras have equal outputs and gradients: eagerly, compiled, and on the IPU."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ class Case(NamedTuple):
     layer: Callable[..., Any]
     plain: Callable[..., Any]
     shape: list[int]
-    integers: int = 0  # If not 0, the inputs are whole numbers below it.
+    integers: int = 0  # If not 0, the inputs are integers below it.
     options: dict[str, Any] = {}  # noqa: RUF012
 
     def inputs(self, dtype=np.float32):
@@ -33,16 +33,16 @@ def plain_dense(**kw):
     return keras.layers.Dense(6, "tanh", bias_initializer="normal", **kw)
 
 
-def made(kind, *args, **own):
-    return lambda **kw: kind(*args, **own, **kw)
+def made(kind, *args, **options):
+    return lambda **kw: kind(*args, **options, **kw)
 
 
-def norm(kind, *args, **own):
-    return made(kind, *args, beta_initializer="normal", gamma_initializer="normal", **own)
+def norm(kind, *args, **options):
+    return made(kind, *args, beta_initializer="normal", gamma_initializer="normal", **options)
 
 
-def recurrent(kind, **own):
-    return made(kind, 5, bias_initializer=keras.initializers.RandomNormal(seed=5), **own)
+def recurrent(kind, **options):
+    return made(kind, 5, bias_initializer=keras.initializers.RandomNormal(seed=5), **options)
 
 
 def wrapped(**kw):
@@ -90,7 +90,7 @@ CASES = {
     "dropout-at-rest": Case(made(layers.Dropout, 0.5), keras.layers.Identity, [3, 4], options={"training": False}),
 }
 
-# Some of each kind, for what takes its time.
+# A few cases of each kind, for tests that are slow.
 COMPILED = ["dense-rows-columns", "embedding-in-parts", "group-norm-channels-first"]
 ON_IPU = ["assume-equal", "dense-columns", "dense-rows", "gru-all", "instance-norm", "layer-norm-of-many", "lstm-all"]
 ON_IPU += ["recompute", *COMPILED]
@@ -98,8 +98,10 @@ ON_IPU += ["recompute", *COMPILED]
 
 @pytest.fixture
 def pair(twins):
-    """`pair(case, **own)` is the layer and its counterpart, with the same weights."""
-    return lambda case, **own: twins(case.layer(**own), case.plain(**own), case.inputs(own.get("dtype", np.float32)))
+    """`pair(case, **options)` returns the layer and its counterpart, with the same weights."""
+    return lambda case, **options: twins(
+        case.layer(**options), case.plain(**options), case.inputs(options.get("dtype", np.float32))
+    )
 
 
 def plain_options(case, plain):
@@ -130,21 +132,22 @@ def test_half_precision_gives_half_precision_near_the_plain_result(eager, compil
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_symbolic_outputs_are_those_of_the_plain_layer_and_a_model_is_saved_and_made_anew(tmp_path, assert_close, name):
+def test_symbolic_outputs_are_those_of_the_plain_layer_and_a_model_is_saved_and_recreated(tmp_path, assert_close, name):
     case = CASES[name]
     dtype = "int32" if case.integers else "float32"
     inputs = keras.Input(case.shape[1:], dtype=dtype)
-    for given in (keras.Input(batch_shape=case.shape, dtype=dtype), inputs):
-        of_layer, of_plain = (tf.nest.flatten(make()(given)) for make in (case.layer, case.plain))
+    for symbol in (keras.Input(batch_shape=case.shape, dtype=dtype), inputs):
+        of_layer, of_plain = (tf.nest.flatten(make()(symbol)) for make in (case.layer, case.plain))
         assert [(x.shape, x.dtype) for x in of_layer] == [(x.shape, x.dtype) for x in of_plain]
     model = keras.Model(inputs, case.layer()(inputs))
     model.save(tmp_path / "model.keras")
     loaded: Any = keras.models.load_model(tmp_path / "model.keras")
     assert_close(loaded(case.inputs()), model(case.inputs()), 0, 0)
-    layer, again = model.layers[-1], loaded.layers[-1]
-    assert type(again) is type(layer)
+    layer, loaded_layer = model.layers[-1], loaded.layers[-1]
+    assert type(loaded_layer) is type(layer)
     for key, value in layer.get_config().items():
-        assert again.get_config()[key] == value or key == "layer"  # A layer inside knows that it was built.
+        # The configuration of an inner layer differs, as it includes the shape for which it was built.
+        assert loaded_layer.get_config()[key] == value or key == "layer"
     named = case.layer(name="mine")
-    anew = type(named).from_config(named.get_config())
-    assert (anew.name, anew.get_config()) == ("mine", named.get_config())
+    copy = type(named).from_config(named.get_config())
+    assert (copy.name, copy.get_config()) == ("mine", named.get_config())

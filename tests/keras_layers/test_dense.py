@@ -1,4 +1,4 @@
-"""Dense layers, serial and of eight bits, and embeddings: parts, masks, lengths, conversions, and what is refused."""
+"""Dense layers, in parts and of eight bits, and embeddings: parts, masks, lengths, conversions, and errors."""
 
 import re
 from typing import Any
@@ -16,9 +16,9 @@ DIMENSIONS = ["input_columns", "input_rows_kernel_columns", "kernel_rows"]
 
 
 def test_product_is_computed_in_as_many_parts_as_asked_for(normal):
-    made = [layers.SerialDense(4, 4, dimension) for dimension in DIMENSIONS]
-    program = tf.function(lambda x: [layer(x) for layer in made], jit_compile=True)
-    assert [layer(normal([8, 12])).shape for layer in made] == [[8, 4]] * 3
+    dense_layers = [layers.SerialDense(4, 4, dimension) for dimension in DIMENSIONS]
+    program = tf.function(lambda x: [layer(x) for layer in dense_layers], jit_compile=True)
+    assert [layer(normal([8, 12])).shape for layer in dense_layers] == [[8, 4]] * 3
     hlo = program.experimental_get_compiler_ir(normal([8, 12]))(stage="hlo")
     assert len(re.findall(r" dot\(", hlo)) == 3 * 4
 
@@ -36,8 +36,8 @@ def test_losses_constraints_and_bias_are_those_of_dense(normal, twins):
     losses |= {"bias_initializer": "ones", "kernel_constraint": "non_neg", "bias_constraint": "unit_norm"}
     layer: Any = layers.SerialDense(4, 2, "kernel_rows", **losses)
     layer, plain = twins(layer, keras.layers.Dense(4, **losses), normal([2, 3]))
-    for each in (layer, plain):
-        each(normal([2, 3]))
+    for dense in (layer, plain):
+        dense(normal([2, 3]))
     assert sorted(map(float, layer.losses)) == pytest.approx(sorted(map(float, plain.losses)))
     assert type(layer.kernel.constraint) is keras.constraints.NonNeg
     assert type(layer.bias.constraint) is keras.constraints.UnitNorm
@@ -68,7 +68,7 @@ def test_zero_stands_for_padding_if_so_wished():
     out = layers.Embedding(4, 2, mask_zero=True)(WORDS)
     assert out._keras_mask.numpy().tolist() == (WORDS.numpy() != 0).tolist()
     assert not hasattr(layers.Embedding(4, 2)(WORDS), "_keras_mask")
-    # Masked words do not reach the recurrent layer behind.
+    # The recurrent layer skips masked ids.
     table, recurrent = layers.Embedding(4, 2, mask_zero=True), layers.PopnnLSTM(3)
     padded = recurrent(table(WORDS))
     assert np.allclose(padded[1], recurrent(table(tf.constant([[3]])))[0], atol=1e-6)
@@ -84,7 +84,7 @@ def test_embeddings_take_numbers_lengths_tables_and_regularizers(refused):
     for length in (3, [3], (None,)):
         assert layers.Embedding(4, 2, input_length=length)(WORDS).shape == [2, 3, 2]
     for length in (4, [3, 1]):
-        refused(ValueError, "`input_length`", layers.Embedding(4, 2, input_length=length), WORDS)
+        refused(ValueError, "`input_length=", layers.Embedding(4, 2, input_length=length), WORDS)
     for factor in (0, 3):
         refused(ValueError, "`serialization_factor", layers.Embedding, 4, 2, serialization_factor=factor)
     table = np.arange(8, dtype=np.float32).reshape(4, 2)
@@ -149,24 +149,27 @@ def test_model_of_eight_bits_runs_on_the_ipu_and_is_saved_and_loaded(tmp_path, n
 
     x = normal([2, 3])
     plain = make()
-    assert [(each.shape, each.dtype) for each in plain.outputs] == [((None, 4), "float16"), ((None, 3), "float16")]
+    assert [(output.shape, output.dtype) for output in plain.outputs] == [
+        ((None, 4), "float16"),
+        ((None, 3), "float16"),
+    ]
     strategy = ipu.IPUStrategy()
     with strategy.scope():
         model = make()
         model.set_weights(plain.get_weights())
         program = tf.function(lambda x: model(x), jit_compile=True)
-        for one, other in zip(strategy.run(program, args=(x,)), plain(x), strict=True):
-            np.testing.assert_allclose(one, other, rtol=2e-3, atol=1e-3)
+        for actual, expected in zip(strategy.run(program, args=(x,)), plain(x), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=2e-3, atol=1e-3)
     plain.save(tmp_path / "model.keras")
     loaded: Any = keras.models.load_model(tmp_path / "model.keras")
-    for one, other in zip(loaded(x), plain(x), strict=True):
-        assert np.array_equal(one, other)
+    for actual, expected in zip(loaded(x), plain(x), strict=True):
+        assert np.array_equal(actual, expected)
 
 
-def test_configuration_makes_the_layers_anew_and_a_kernel_that_does_not_exist_is_refused(refused):
+def test_configuration_recreates_the_layers_and_a_kernel_that_does_not_exist_is_refused(refused):
     dense = layers.Dense(2, Format.F152, 3, "zeros", activation="relu")
     for layer in (dense, layers.ConvertToF8(name="to"), layers.ConvertFromF8(tf.float32)):
         assert type(layer).from_config(layer.get_config()).get_config() == layer.get_config()
     for name, value in (("kernel_scale", 32), ("kernel_scale", -33), ("kernel_format", 2)):
-        words = "`kernel_format` must be a `Format`, and `kernel_scale`"
-        refused(ValueError, words, layers.Dense, 2, **{name: value})
+        message = "`kernel_format` must be a `Format`, and `kernel_scale`"
+        refused(ValueError, message, layers.Dense, 2, **{name: value})

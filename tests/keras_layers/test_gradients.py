@@ -1,4 +1,4 @@
-"""Captured gradients are those that a plain tape computes, and what is computed again gives the same numbers."""
+"""Captured gradients equal the gradients of a plain tape, and recomputed layers have the same results."""
 
 import re
 from typing import Any
@@ -39,7 +39,7 @@ def test_innermost_context_captures_for_any_tape(x):
         loss = tf.reduce_sum(3 * y[0]) + tf.reduce_sum(5 * y[1]["twice"])
     assert context.captured_gradients == {}
     assert np.allclose(tape.gradient(loss, x), 13)
-    assert [set(np.unique(each)) for each in context.captured_gradients["both"]] == [{3}, {5}]
+    assert [set(np.unique(gradient)) for gradient in context.captured_gradients["both"]] == [{3}, {5}]
     with GradientCaptureTape() as outer:
         outer.watch(x)
         with GradientCaptureContext() as inner:
@@ -54,8 +54,8 @@ def test_persistent_tape_has_the_gradients_of_the_last_call_and_misuse_is_refuse
     with GradientCaptureTape(persistent=True) as tape:
         tape.watch(x)
         y = capture_upstream_gradients(x, "it")
-        one, three = tf.reduce_sum(y), 3 * tf.reduce_sum(y)
-    for target, value in ((three, 3), (one, 1)):
+        total, triple = tf.reduce_sum(y), 3 * tf.reduce_sum(y)
+    for target, value in ((triple, 3), (total, 1)):
         tape.gradient(target, x)
         assert set(np.unique(tape.captured_gradients["it"])) == {value}
     refused(RuntimeError, "within a `GradientCaptureTape`", capture_upstream_gradients, x)
@@ -98,7 +98,7 @@ def in_a_branch(x):
 
 
 def by_hand(x):
-    """The same by hand: the gradient of the last square that it comes back to."""
+    """Computes the same with NumPy; the captured gradient is that of the square reached last in the backward pass."""
     y = [x]
     for _ in range(2):
         y.append(0.5 * y[-1] ** 2)
@@ -116,10 +116,10 @@ def test_gradients_that_go_by_in_loops_and_branches_are_handed_out_around_them(c
     def traced(x):
         return *in_a_context_around_repeat(x), *in_a_tape_around_a_loop(x), *in_a_branch(x)
 
-    for _ in range(2):  # What is kept is that of the run.
-        found = ipu.IPUStrategy().run(traced, [x]) if compiled else traced(x)
-        for one, wanted in zip(found, by_hand(np.array([1.0, 2.0])), strict=True):
-            np.testing.assert_allclose(tf.reshape(one, [-1]), wanted, rtol=1e-5)
+    for _ in range(2):  # The second run must not see gradients of the first.
+        results = ipu.IPUStrategy().run(traced, [x]) if compiled else traced(x)
+        for result, expected in zip(results, by_hand(np.array([1.0, 2.0])), strict=True):
+            np.testing.assert_allclose(tf.reshape(result, [-1]), expected, rtol=1e-5)
 
 
 def test_gradients_that_go_by_while_others_accumulate_are_handed_out():
@@ -155,9 +155,9 @@ def test_a_branch_in_a_loop_has_its_gradient_and_one_of_unknown_shape_in_a_loop_
             )
         return tape.gradient(y, x)
 
-    assert function(tf.constant(2.0)).numpy() == 32.0  # None is handed out.
+    assert function(tf.constant(2.0)).numpy() == 32.0  # No gradient is captured outside of the loop.
     traced = tf.function(in_a_context_around_repeat, input_signature=[tf.TensorSpec([None])], autograph=False)
-    refused(ValueError, r"a gradient of shape \(None,\): .*static shapes.*`tf.ensure_shape`", traced, tf.ones(2))
+    refused(ValueError, r"gradients of static shape, .* of shape \(None,\); use `tf.ensure_shape`", traced, tf.ones(2))
 
 
 def test_layers_capture_in_a_program_on_the_ipu(x):
@@ -188,14 +188,14 @@ def test_layers_capture_in_a_program_on_the_ipu(x):
 
 def test_wrapped_layers_compute_what_they_do_and_are_saved(tmp_path, x):
     inputs = keras.Input([3])
-    made = []
+    wrappers = []
     for kind, tag in ((layers.CaptureUpstreamGradients, "one_cug"), (layers.CaptureActivationGradients, "other_cag")):
         dense = keras.layers.Dense(2, activation="relu", name=tag.partition("_")[0])
         dense(x)
-        made.append(kind(dense))
-        assert made[-1].name == made[-1].tag == tag
-        assert np.array_equal(made[-1](x), dense(x))
-    model = keras.Model(inputs, [layer(inputs) for layer in made])
+        wrappers.append(kind(dense))
+        assert wrappers[-1].name == wrappers[-1].tag == tag
+        assert np.array_equal(wrappers[-1](x), dense(x))
+    model = keras.Model(inputs, [layer(inputs) for layer in wrappers])
     model.save(tmp_path / "model.keras")
     loaded: Any = keras.models.load_model(tmp_path / "model.keras")
     assert np.array_equal(loaded(x), model(x))
@@ -211,7 +211,7 @@ def test_layers_without_activations_and_what_is_no_layer_are_refused(refused):
 
 
 def block():
-    """Layers that draw at random, that keep averages, and that add losses."""
+    """Returns layers that draw random values, that update averages, and that add losses."""
     first = keras.layers.Dense(16, activation="tanh", kernel_regularizer="l1")
     random, averages = keras.layers.Dropout(0.5, seed=3), keras.layers.BatchNormalization()
     last = keras.layers.Dense(4, activation="tanh", activity_regularizer="l2")
@@ -230,7 +230,7 @@ def test_recomputed_block_trains_as_the_block_does_eagerly_and_compiled(normal, 
     inner = keras.models.clone_model(plain)
     inner.set_weights(plain.get_weights())
     steps = [lambda model=model: train(model, normal([5, 8])) for model in (plain, layers.Recompute(inner))]
-    # The next steps have the masks and averages that the earlier ones left.
+    # The compiled steps continue with the random states and averages of the eager steps.
     for pair in (steps, [tf.function(step, jit_compile=True) for step in steps]):
         for _ in range(2):
             expected, actual = (step() for step in pair)
@@ -255,11 +255,11 @@ def test_compiled_backward_pass_computes_again(normal, wrap, count):
 
 
 def test_layers_below_know_in_the_backward_pass_whether_they_train(normal):
-    seen = []
+    training_values = []
 
     class Watch(keras.layers.Layer):
         def call(self, x, training=None):
-            seen.append(training)
+            training_values.append(training)
             return x * x
 
     class Outer(keras.layers.Layer):
@@ -267,18 +267,18 @@ def test_layers_below_know_in_the_backward_pass_whether_they_train(normal):
             super().__init__()
             self.watch = Watch()
 
-        def call(self, x):  # It has no such argument itself.
+        def call(self, x):  # It has no argument `training` itself.
             return self.watch(x)
 
     model = layers.Recompute(Outer())
     x = normal([2, 3])
     model(x)
-    seen.clear()
+    training_values.clear()
     with tf.GradientTape() as tape:
         tape.watch(x)
         out = model(x, training=True)
     assert np.array_equal(tape.gradient(out, x), 2 * x)
-    assert seen == [True, True]
+    assert training_values == [True, True]
 
 
 def test_structures_whole_numbers_and_masks_pass(normal):

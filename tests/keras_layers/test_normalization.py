@@ -1,4 +1,4 @@
-"""Normalisation: groups of channels, statistics, what is refused. Dropout: whose mask is the same, and whose another."""
+"""Normalisation: groups of channels, statistics, and errors. Dropout: equal and different masks."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tensorflow_ipu.keras import layers
 
 
 def by_definition(x, groups_of_channels, epsilon=1e-3):
-    """Normalises NumPy's [n, ..., channels] as the definition says."""
+    """Normalises an array [n, ..., channels] by the definition."""
     out = np.empty_like(x)
     for channels in groups_of_channels:
         part = x[..., channels]
@@ -90,7 +90,7 @@ ONES = tf.ones([40, 50])
 
 
 def steps(layer, count=3):
-    """What a loop of training steps on the IPU gets of the layer."""
+    """Returns the outputs of the layer in a loop of training steps on the IPU."""
     results = ipu.IPUOutfeedQueue()
 
     @tf.function(jit_compile=True)
@@ -143,8 +143,8 @@ def test_each_replica_has_another_mask_but_with_a_seed(seed, count, configure):
 def test_with_a_seed_each_step_has_the_same_mask_and_so_has_each_layer():
     masks = [*steps(made(0.5, seed=[3, 4])), layers.Dropout(0.5, seed=np.array([3, 4]))(ONES, training=True).numpy()]
     assert len({mask.tobytes() for mask in masks}) == 1
-    other = layers.Dropout(0.5, seed=tf.constant([4, 3]))(ONES, training=True).numpy()
-    assert other.tobytes() != masks[0].tobytes()
+    different = layers.Dropout(0.5, seed=tf.constant([4, 3]))(ONES, training=True).numpy()
+    assert different.tobytes() != masks[0].tobytes()
 
 
 def test_arguments_are_checked(refused):

@@ -1,4 +1,4 @@
-"""Recurrent layers: order of dimensions, states, masks, seeds, what is refused; and a model of all that trains by `fit`."""
+"""Recurrent layers: order of dimensions, states, masks, seeds, errors; and a model of many layers trained by `fit`."""
 
 import keras
 import numpy as np
@@ -14,7 +14,7 @@ KINDS = [kind for kind, _ in PAIRS]
 
 @pytest.fixture
 def pair(twins, normal):
-    """`pair(kind, plain, **options)` is a layer and its counterpart with the same weights."""
+    """`pair(kind, plain, **options)` returns a layer and its counterpart in Keras, with the same weights."""
     return lambda kind, plain, **options: twins(kind(4, **options), plain(4, **options), normal([3, 5, 2]))
 
 
@@ -37,8 +37,8 @@ def test_masks_initial_states_and_dropout_of_a_seed_are_those_of_the_plain_layer
 @pytest.mark.parametrize(("kind", "plain"), PAIRS)
 def test_stateful_layer_goes_on_where_it_ended(kind, plain, pair, normal, assert_close):
     layer, other = pair(kind, plain, stateful=True)
-    for one in (layer, other):
-        one.reset_state()
+    for recurrent in (layer, other):
+        recurrent.reset_state()
     for seed in (5, 6):
         assert_close(layer(normal([3, 5, 2], seed=seed)), other(normal([3, 5, 2], seed=seed)))
     layer.reset_state()
@@ -57,11 +57,11 @@ def test_seed_is_that_of_the_initial_weights_and_options_for_hardware_are_kept(k
 
     assert_close(weights(seed=3), weights(seed=3))
     assert not np.array_equal(weights(seed=3)[0], weights(seed=4)[0])
-    own = keras.initializers.GlorotUniform(seed=8)
-    assert_close(weights(kernel_initializer=own, seed=3)[0], weights(kernel_initializer=own, seed=4)[0])
+    seeded = keras.initializers.GlorotUniform(seed=8)
+    assert_close(weights(kernel_initializer=seeded, seed=3)[0], weights(kernel_initializer=seeded, seed=4)[0])
     layer = kind(4, partials_dtype=tf.float16, options={"a": "b"}, options_bwd={"c": "d"})
-    again = kind.from_config(layer.get_config())
-    assert (again.partials_dtype, again.options, again.options_bwd) == (tf.float16, {"a": "b"}, {"c": "d"})
+    copy = kind.from_config(layer.get_config())
+    assert (copy.partials_dtype, copy.options, copy.options_bwd) == (tf.float16, {"a": "b"}, {"c": "d"})
 
 
 def test_shapes_of_states_are_told_and_bias_has_a_row_for_each_gate_and_forgets_little(normal):
@@ -85,10 +85,10 @@ def test_time_comes_first_if_so_wished(kind, plain, pair, normal, assert_close):
         outputs, *last = other(x) if states else [other(x)]
         if sequences:
             outputs = tf.transpose(outputs, [1, 0, 2])
-        found = tf.nest.flatten(layer(turned))
-        assert_close(found, [outputs, *last])
+        results = tf.nest.flatten(layer(turned))
+        assert_close(results, [outputs, *last])
         symbolic = tf.nest.flatten(layer(keras.Input(batch_shape=[5, 3, 2])))
-        assert [each.shape for each in symbolic] == [tuple(each.shape) for each in found]
+        assert [symbol.shape for symbol in symbolic] == [tuple(result.shape) for result in results]
 
 
 REFUSED = {
@@ -140,8 +140,8 @@ def fit(model, weights):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, steps_per_execution=4)
     random = np.random.default_rng(0)
-    words, labels = random.integers(0, 20, [64, 5]).astype(np.int32), random.integers(0, 3, 64).astype(np.int32)
-    losses = model.fit(words, labels, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
+    ids, labels = random.integers(0, 20, [64, 5]).astype(np.int32), random.integers(0, 3, 64).astype(np.int32)
+    losses = model.fit(ids, labels, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
     return losses, model.get_weights()
 
 

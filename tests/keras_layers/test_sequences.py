@@ -33,10 +33,10 @@ def test_inference_finds_the_paths_of_tensorflow_and_predictions_are_the_best_on
     scores, lengths, labels = layers.CTCInferenceLayer(-1, 50, 3, from_logits=True)(logits, LENGTH)
     assert np.allclose(scores, expected, atol=1e-5)
     for path in range(3):
-        wanted = tf.sparse.to_dense(paths[path], -1).numpy()
+        expected_labels = tf.sparse.to_dense(paths[path], -1).numpy()
         for row in range(2):
-            found = labels[row, path, : lengths[row, path]].numpy().tolist()
-            assert found == [label for label in wanted[row] if label >= 0]
+            path_labels = labels[row, path, : lengths[row, path]].numpy().tolist()
+            assert path_labels == [label for label in expected_labels[row] if label >= 0]
     _, lengths, labels = layers.CTCInferenceLayer(from_logits=True)(logits, LENGTH)
     best = layers.CTCPredictionsLayer()(tf.nn.log_softmax(logits), LENGTH)
     assert best.shape == [2, 6]
@@ -71,14 +71,14 @@ def test_model_of_the_loss_compiles_trains_and_is_saved(tmp_path, logits):
     assert np.allclose(loaded(batch), model(batch), atol=1e-5)
 
 
-def test_configuration_makes_the_layer_anew_and_bad_arguments_are_refused(logits, refused):
+def test_configuration_recreates_the_layer_and_bad_arguments_are_refused(logits, refused):
     for kind in (layers.CTCInferenceLayer, layers.CTCPredictionsLayer):
         layer = kind(1, 5, 2, True, name="mine")
         assert kind.from_config(layer.get_config()).get_config() == layer.get_config()
     for paths in (0, 6):
         refused(ValueError, "`top_paths=", layers.CTCInferenceLayer, beam_width=5, top_paths=paths)
-    loss, given = layers.CTCLoss(4), (LABELS, logits, LABEL_LENGTH, LENGTH)
-    refused(ValueError, "`blank_index=4` is out of range", loss, *given)
+    loss, arguments = layers.CTCLoss(4), (LABELS, logits, LABEL_LENGTH, LENGTH)
+    refused(ValueError, "`blank_index=4` is out of range", loss, *arguments)
 
 
 LENGTHS, OTHER_LENGTHS = tf.constant([[3], [5], [1]]), tf.constant([[4], [0], [2]])
@@ -98,8 +98,8 @@ def make(**options):
 
 
 def by_definition(layer, inputs, mask=None):
-    """Head by head and sequence by sequence."""
-    sequences, lengths, others, other_lengths = (np.asarray(each) for each in inputs)
+    """Computes the output and the context with NumPy, head by head and sequence by sequence."""
+    sequences, lengths, to_sequences, to_lengths = (np.asarray(tensor) for tensor in inputs)
     context = np.zeros([3, 5, 2, 4])
 
     def embed(dense, sequence, length):
@@ -110,7 +110,7 @@ def by_definition(layer, inputs, mask=None):
 
     for i in range(3):
         query = embed(layer._query, sequences[i], lengths[i])
-        key, value = (embed(dense, others[i], other_lengths[i]) for dense in (layer._key, layer._value))
+        key, value = (embed(dense, to_sequences[i], to_lengths[i]) for dense in (layer._key, layer._value))
         for head in range(2):
             scores = query[:, head] @ key[:, head].T * layer.scale.numpy()
             share = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
@@ -126,19 +126,19 @@ def by_definition(layer, inputs, mask=None):
 def test_output_and_context_are_those_of_the_definition(inputs, assert_close, norm):
     layer = make(layer_norm_output=norm)
     for mask in (None, MASK):
-        given = inputs if mask is None else [*inputs, mask]
-        layer(given)
+        arguments = inputs if mask is None else [*inputs, mask]
+        layer(arguments)
         assert layer.scale is not None
         layer.scale.assign([0.5])
-        assert_close(layer(given), by_definition(layer, inputs, mask), 1e-4, 1e-4)
+        assert_close(layer(arguments), by_definition(layer, inputs, mask), 1e-4, 1e-4)
 
 
 def test_layer_on_the_ipu_and_with_other_packs_computes_what_it_does_eagerly(eager, on_ipu, inputs, assert_close):
-    layer, other = make(), layers.EffectiveTransformer(6, 8, sequences_per_iter=8, **OPTIONS)
-    for each in (layer, other):
-        each(inputs)
-    other.set_weights(layer.get_weights())
-    assert_close(layer(inputs), other(inputs), 0, 0)
+    layer, packed = make(), layers.EffectiveTransformer(6, 8, sequences_per_iter=8, **OPTIONS)
+    for transformer in (layer, packed):
+        transformer(inputs)
+    packed.set_weights(layer.get_weights())
+    assert_close(layer(inputs), packed(inputs), 0, 0)
     assert_close(on_ipu(make, inputs, layer.get_weights()), eager(layer, inputs), 1e-4, 1e-5)
 
 
@@ -153,13 +153,13 @@ def test_elements_are_dropped_in_training_and_layers_for_queries_keys_and_values
 
 
 def test_model_is_saved_and_loaded(tmp_path, inputs):
-    symbols = [keras.Input(each.shape[1:], dtype=each.dtype.name) for each in inputs]
+    symbols = [keras.Input(tensor.shape[1:], dtype=tensor.dtype.name) for tensor in inputs]
     model = keras.Model(symbols, make()(symbols))
-    assert [each.shape for each in model.outputs] == [(None, 6), (None, 5, 2, 4)]
+    assert [output.shape for output in model.outputs] == [(None, 6), (None, 5, 2, 4)]
     model.save(tmp_path / "model.keras")
     loaded: Any = keras.models.load_model(tmp_path / "model.keras")
-    for one, other in zip(loaded(inputs), model(inputs), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    for actual, expected in zip(loaded(inputs), model(inputs), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
     assert loaded.layers[-1].get_config() == model.layers[-1].get_config()
 
 
@@ -170,13 +170,13 @@ def test_sizes_and_inputs_that_do_not_go_together_are_refused(inputs, refused):
         refused(ValueError, f"`{name}` must be 1 or more", make, **{name: 0})
     layer = make()
     layer(inputs)
-    sequences, lengths, others, other_lengths = inputs
+    sequences, lengths, to_sequences, to_lengths = inputs
     for wrong, message in [
         (inputs[:3], "`inputs` must be a list of four or five"),
-        ([sequences[0], lengths, others, other_lengths], "must have rank 2"),
-        ([sequences, lengths, others[:2], other_lengths], "as many `from_sequences` as `to_sequences`"),
-        ([sequences, lengths[:2], others, other_lengths], "`from_sequence_lengths` must have a length for each"),
+        ([sequences[0], lengths, to_sequences, to_lengths], "must have rank 2"),
+        ([sequences, lengths, to_sequences[:2], to_lengths], "as many `from_sequences` as `to_sequences`"),
+        ([sequences, lengths[:2], to_sequences, to_lengths], "`from_sequence_lengths` must have a length for each"),
         ([*inputs, tf.ones([3, 3], tf.bool)], "`q_mask` must have shape"),
-        ([sequences, lengths, tf.cast(others, tf.float16), other_lengths], "must have one type"),
+        ([sequences, lengths, tf.cast(to_sequences, tf.float16), to_lengths], "must have the same type"),
     ]:
         refused(ValueError, message, layer.call, wrong)

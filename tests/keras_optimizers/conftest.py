@@ -1,4 +1,4 @@
-"""What the tests of Keras optimizers share: a small regression, trained on replicas and in plain Keras."""
+"""Fixtures for tests of Keras optimizers: a small regression, trained on replicas and in plain Keras."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def regression() -> tuple[np.ndarray, np.ndarray]:
 
 
 def weights_of() -> list[Any]:
-    """New weights of the regression: a kernel and a bias."""
+    """Creates weights of the regression: a kernel and a bias."""
     return [keras.Variable(np.ones((3, 1), np.float32)), keras.Variable(np.zeros(1, np.float32))]
 
 
 def loss_of(weights: list[Any], x: Any, y: Any) -> Any:
-    """The loss of the regression, averaged over the batch."""
+    """Returns the loss of the regression, averaged over the batch."""
     return tf.reduce_mean((tf.matmul(x, weights[0].value) + weights[1].value - y) ** 2)
 
 
@@ -36,15 +36,15 @@ def loss_of(weights: list[Any], x: Any, y: Any) -> Any:
 def plainly_trained(regression) -> Callable[..., list[np.ndarray]]:
     """`plainly_trained(optimizer, batches, share)` trains in eager TensorFlow.
 
-    `batches` lists the micro-batches of each update, whose losses are added and multiplied by `share`.
+    `batches` lists the micro-batches of each update. Their losses are added and multiplied by `share`.
     """
 
     def train(optimizer: Any, batches: list[list[int]], share: float = 1.0) -> list[np.ndarray]:
         inputs, targets = regression
         weights = weights_of()
-        for together in batches:
+        for micro_batches in batches:
             with tf.GradientTape() as tape:
-                loss = tf.add_n([loss_of(weights, inputs[at], targets[at]) for at in together]) * share
+                loss = tf.add_n([loss_of(weights, inputs[index], targets[index]) for index in micro_batches]) * share
             gradients = tape.gradient(loss, [weight.value for weight in weights])
             optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return [weight.numpy() for weight in weights]
@@ -54,9 +54,9 @@ def plainly_trained(regression) -> Callable[..., list[np.ndarray]]:
 
 @pytest.fixture
 def trained_on(replicas, regression) -> Callable[..., list[list[np.ndarray]]]:
-    """`trained_on(count, *makers)` trains on replicas, and gives the weights by each optimizer.
+    """`trained_on(count, *makers)` trains on replicas, and returns the weights for each optimizer.
 
-    Micro-batch t * count + r is that of replica r.
+    Replica r gets the micro-batches t * count + r.
     """
 
     def train(count: int, *makers: Callable[[], Any]) -> list[list[np.ndarray]]:
@@ -82,14 +82,14 @@ def trained_on(replicas, regression) -> Callable[..., list[list[np.ndarray]]]:
 
 
 @pytest.fixture
-def made_anew() -> Callable[..., list[Any]]:
-    """`made_anew(*optimizers)` makes each anew from its configuration, and checks that it has the same."""
+def recreated() -> Callable[..., list[Any]]:
+    """`recreated(*optimizers)` creates optimizers from their configurations, and checks that the configurations are equal."""
 
     def make(*optimizers: Any) -> list[Any]:
-        again = [keras.optimizers.deserialize(keras.optimizers.serialize(each)) for each in optimizers]
-        for first, second in zip(optimizers, again, strict=True):
-            assert type(second) is type(first)
-            assert keras.optimizers.serialize(second) == keras.optimizers.serialize(first)
-        return again
+        copies = [keras.optimizers.deserialize(keras.optimizers.serialize(optimizer)) for optimizer in optimizers]
+        for optimizer, copy in zip(optimizers, copies, strict=True):
+            assert type(copy) is type(optimizer)
+            assert keras.optimizers.serialize(copy) == keras.optimizers.serialize(optimizer)
+        return copies
 
     return make

@@ -1,4 +1,4 @@
-"""Fixed and automatic loss scaling: what the scale does, how it is set, and programs on replicas with it."""
+"""Fixed and automatic loss scaling: effects of the scale, its settings, and programs on replicas."""
 
 import functools
 import inspect
@@ -28,19 +28,19 @@ ALS = [ALSOptimizer, ALSOptimizerSGD, ALSOptimizerAdam, ALSOptimizerRMSProp]
 
 
 def applied(optimizer, *steps):
-    """Applies gradients of a scaled loss, one step after the other: the weight and the scale behind each."""
+    """Applies gradients of a scaled loss step by step; returns the weight and the scale after each step."""
     weight = keras.Variable(np.zeros(np.shape(steps[0]), np.float32))
     if optimizer.built:
         [weight] = optimizer._trainable_variables
-    seen = []
+    history = []
     for gradient in steps:
         optimizer.apply_gradients([(tf.constant(gradient, tf.float32), weight)])
-        seen.append((weight.numpy().tolist(), float(optimizer.loss_scaling_factor.numpy())))
-    return seen
+        history.append((weight.numpy().tolist(), float(optimizer.loss_scaling_factor.numpy())))
+    return history
 
 
 def vanishing(optimizer, dtype, scaled=lambda loss: loss):
-    """Trains a weight of a float16 model whose gradient, 2**-28, is below what float16 has: two steps."""
+    """Trains a weight of a float16 model for two steps; its gradient, 2**-28, underflows in float16."""
     weight = keras.Variable(0.0, dtype=dtype)
     factor = tf.constant(2.0**-14, tf.float16)
     for _ in range(2):
@@ -68,11 +68,11 @@ def test_a_gradient_that_float16_would_lose_counts(optimizer, dtype):
 
 def test_the_scale_grows_in_the_update_after_so_many_and_stays_below_its_maximum():
     optimizer = ALSOptimizer(SGD(1.0), 2, update_frequency=2, max_loss_scaling_factor=16)
-    seen = []
+    history = []
     for _ in range(10):
         [(_, scale)] = applied(optimizer, [1.0])
-        seen.append((scale, int(optimizer.update_counter)))
-    assert seen == [(2, 1), (2, 2), (4, 0), (4, 1), (4, 2), (8, 0), (8, 1), (8, 2), (8, 0), (8, 1)]
+        history.append((scale, int(optimizer.update_counter)))
+    assert history == [(2, 1), (2, 2), (4, 0), (4, 1), (4, 2), (8, 0), (8, 1), (8, 2), (8, 0), (8, 1)]
     assert float(optimizer.previous_loss_scaling_factor) == 4
 
 
@@ -128,7 +128,7 @@ def test_gradients_of_the_scaled_loss_are_given_in_a_graph():
         np.testing.assert_array_equal(gradients()[0], [8, 16])
         with pytest.raises(ValueError, match="`loss` does not depend on `variable"):
             tf.function(lambda optimizer=optimizer: optimizer.get_gradients(first.value**2, [first, second]))()
-        with pytest.raises(RuntimeError, match=r"`tf.function`, or take .* `get_scaled_loss\(loss\)` by"):
+        with pytest.raises(RuntimeError, match=r"`tf.function`, or compute .* `get_scaled_loss\(loss\)` by"):
             optimizer.get_gradients(first.value**2, [first])
 
 
@@ -145,9 +145,9 @@ def test_accumulation_has_all_settings_and_statistics_of_the_optimizer_that_scal
     assert als.update_frequency == 3
     derived = ("decrease_factor", "histogram", "loss_scaling_factor", "normalized_histogram", "update_counter")
     for name in (*derived, "previous_loss_scaling_factor"):
-        for each in (als, optimizer):
+        for owner in (als, optimizer):
             with pytest.raises(ValueError, match=f"`{name}` is a read-only property"):
-                setattr(each, name, 1)
+                setattr(owner, name, 1)
 
 
 @pytest.mark.parametrize(("name", "value"), [("lpf_alpha", 0.5), ("captured_grads_only", True)])
@@ -167,9 +167,9 @@ def test_another_way_to_count_begins_anew(name, value):
 
 def test_an_update_with_infinite_gradients_is_skipped_and_lowers_the_scale():
     optimizer = ALSOptimizer(SGD(1.0), 4, update_frequency=1)
-    seen = applied(optimizer, [4.0, 8.0], [np.inf, 4.0], [np.nan, 4.0], [4.0, 8.0])
-    # By then, the scale is 2, since it grew to 8 and fell twice.
-    assert seen == [([-1, -2], 8), ([-1, -2], 4), ([-1, -2], 2), ([-3, -6], 4)]
+    history = applied(optimizer, [4.0, 8.0], [np.inf, 4.0], [np.nan, 4.0], [4.0, 8.0])
+    # In the last step the scale is 2, because it increased to 8 and decreased twice.
+    assert history == [([-1, -2], 8), ([-1, -2], 4), ([-1, -2], 2), ([-3, -6], 4)]
     assert int(optimizer.iterations) == 2
 
 
@@ -203,14 +203,14 @@ OWN = {
 
 @pytest.mark.parametrize("kind", OWN)
 def test_the_optimizers_with_scaling_of_their_own_train_as_the_plain_ones_with_float32_state(kind):
-    plain, options = OWN[kind]
-    ours, plain = kind(**options, initial_loss_scaling_factor=2, update_frequency=2), plain(**options)
+    plain_type, options = OWN[kind]
+    scaling, plain = kind(**options, initial_loss_scaling_factor=2, update_frequency=2), plain_type(**options)
     first, second = keras.Variable([1.0, -2.0]), keras.Variable([1.0, -2.0])
-    for step in range(7):  # Over two changes of the scale.
+    for step in range(7):  # The scale changes twice.
         gradient = tf.constant([np.sin(step), 0.5], tf.float32)
-        ours.apply_gradients([(ours.get_scaled_loss(gradient), first)])
+        scaling.apply_gradients([(scaling.get_scaled_loss(gradient), first)])
         plain.apply_gradients([(gradient, second)])
-    assert ours.loss_scaling_factor.numpy() == 8
+    assert scaling.loss_scaling_factor.numpy() == 8
     np.testing.assert_allclose(first.numpy(), second.numpy(), rtol=1e-5)
     optimizer, weight = kind(**options), keras.Variable(1.0, dtype="float16")
     optimizer.apply_gradients([(tf.constant(1.0, tf.float16), weight)])
@@ -263,9 +263,9 @@ def test_a_wrong_setting_is_refused_by_constructor_and_setter(name, value, messa
     kind = TypeError if isinstance(value, bool | str) or name == "captured_grads_only" else ValueError
     refused(kind, message, ALSOptimizer, SGD(), **{name: value})
     optimizer = ALSOptimizer(SGD())
-    before = getattr(optimizer, name)
+    old_value = getattr(optimizer, name)
     refused(kind, message, setattr, optimizer, name, value)
-    assert getattr(optimizer, name) == before
+    assert getattr(optimizer, name) == old_value
 
 
 def test_settings_can_be_changed():
@@ -282,24 +282,24 @@ def test_a_loss_is_not_scaled_twice(refused):
         refused(ValueError, "which scales the loss itself", ALSOptimizer, inner)
 
 
-def test_an_optimizer_is_made_anew_from_its_configuration_and_the_scale_from_a_checkpoint(made_anew, tmp_path):
-    made_anew(ALSOptimizer(SGD(0.5), 4, lpf_alpha=0.5))
-    made_anew(ALSGradientAccumulationOptimizer(ALSOptimizer(SGD(0.5), 4), 3))
-    made_anew(*[kind(0.5, initial_loss_scaling_factor=4) for kind in ALS[1:]])
-    made_anew(ALSOptimizerAdam(keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.5)))
-    made_anew(LossScaleOptimizer(SGD(0.5), 4.0))
+def test_an_optimizer_is_recreated_from_its_configuration_and_the_scale_from_a_checkpoint(recreated, tmp_path):
+    recreated(ALSOptimizer(SGD(0.5), 4, lpf_alpha=0.5))
+    recreated(ALSGradientAccumulationOptimizer(ALSOptimizer(SGD(0.5), 4), 3))
+    recreated(*[kind(0.5, initial_loss_scaling_factor=4) for kind in ALS[1:]])
+    recreated(ALSOptimizerAdam(keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.5)))
+    recreated(LossScaleOptimizer(SGD(0.5), 4.0))
     optimizer = ALSOptimizerAdam(0.5, update_frequency=1)
     applied(optimizer, [1.0], [1.0])
     path = tf.train.Checkpoint(optimizer=optimizer).save(str(tmp_path / "checkpoint"))
-    other = ALSOptimizerAdam(0.5, update_frequency=1)
-    tf.train.Checkpoint(optimizer=other).restore(path).expect_partial()
-    assert other.loss_scaling_factor.numpy() == 4
+    restored = ALSOptimizerAdam(0.5, update_frequency=1)
+    tf.train.Checkpoint(optimizer=restored).restore(path).expect_partial()
+    assert restored.loss_scaling_factor.numpy() == 4
 
 
 def test_replicas_train_as_without_it(trained_on):
     scaling = functools.cache(lambda: ALSOptimizer(keras.optimizers.Adam(0.1), 4, update_frequency=1))
-    for ours, plain in zip(*trained_on(2, scaling, lambda: keras.optimizers.Adam(0.1)), strict=True):
-        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-6)
+    for actual, expected in zip(*trained_on(2, scaling, lambda: keras.optimizers.Adam(0.1)), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
     assert scaling().loss_scaling_factor.numpy() == 4 * 2**4
 
 
@@ -340,8 +340,8 @@ def test_an_infinite_gradient_is_skipped_on_all_replicas_and_in_accumulation(
                 results.enqueue((weight.value, scale.value))
 
         strategy.run(program, args=(iter(tf.data.Dataset.from_tensor_slices(np.array(gradients, np.float32))),))
-    for seen, expected in zip(results.dequeue(), (weights, scales), strict=True):
-        np.testing.assert_array_equal(seen, expected)
+    for actual, expected in zip(results.dequeue(), (weights, scales), strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_accumulation_with_scaling_counts_captured_gradients_and_wants_an_optimizer_that_scales(strategy):
@@ -363,19 +363,19 @@ def test_accumulation_with_scaling_counts_captured_gradients_and_wants_an_optimi
         optimizer.apply_gradients([(tf.constant(1.0), weight)], experimental_aggregate_gradients=False)
 
 
-class Noting(SGD):
-    """Notes which gradients were captured, as programs write optimizers of their own."""
+class Recording(SGD):
+    """A user-defined optimizer that records the shapes of captured gradients."""
 
     supports_captured_grads = True
-    seen = ()
+    shapes = ()
 
     def apply_gradients(self, grads_and_vars, captured_grads=None):
-        self.seen = [*self.seen, tf.nest.map_structure(lambda gradient: gradient.shape, captured_grads)]
+        self.shapes = [*self.shapes, tf.nest.map_structure(lambda gradient: gradient.shape, captured_grads)]
         return super().apply_gradients(grads_and_vars)
 
 
 def test_fit_hands_captured_gradients_to_the_optimizer(strategy):
-    """A linear model is fitted to 0 with x = 1, so that the captured gradients are 2 w / 2 in each of two rows."""
+    """Fits a linear model to 0 with x = 1, so the captured gradients are 2 w / 2 in each of two rows."""
 
     def fitted(make, steps_per_update=1):
         with strategy.scope():
@@ -387,14 +387,14 @@ def test_fit_hands_captured_gradients_to_the_optimizer(strategy):
         model.fit(np.ones([8, 1], np.float32), np.zeros([8, 1], np.float32), batch_size=2, verbose=0)
         return model.optimizer
 
-    # An update is a step, or two; then fit counts what each of them captured.
+    # An update is one step or two steps. With two, the captured gradients of each step are counted.
     for steps, alone, histogram in ((1, False, [12, 0]), (2, True, [8, 0])):
         optimizer = fitted(lambda alone=alone: ALSOptimizer(SGD(0.0), 2, captured_grads_only=alone), steps)
         np.testing.assert_array_equal(optimizer.histogram.numpy(), histogram)
         assert optimizer.iterations.numpy() == 4 // steps
-    assert fitted(lambda: Noting(0.1)).seen == [{"dense": [(2, 1)]}]  # Traced once.
-    with pytest.raises(ValueError, match="takes captured gradients, of which each step has its own"):
-        fitted(lambda: Noting(0.1), 2)
+    assert fitted(lambda: Recording(0.1)).shapes == [{"dense": [(2, 1)]}]  # Traced once.
+    with pytest.raises(ValueError, match="needs the captured gradients of each step"):
+        fitted(lambda: Recording(0.1), 2)
 
 
 def test_replicas_that_accumulate_scale_and_take_the_mean_stay_equal(replicas):
@@ -416,22 +416,25 @@ def test_replicas_that_accumulate_scale_and_take_the_mean_stay_equal(replicas):
 
         numbers = tf.data.Dataset.range(48).map(lambda i: tf.cast(i % 7, tf.float32))
         strategy.run(program, args=(iter(numbers),))
-    for seen in results.dequeue():
-        np.testing.assert_array_equal(seen, np.repeat(seen[:, :1], 4, axis=1))
+    for values in results.dequeue():
+        np.testing.assert_array_equal(values, np.repeat(values[:, :1], 4, axis=1))
     assert als.loss_scaling_factor.numpy() == 2 * 2**6
     assert int(optimizer.iterations) == 6
 
 
 @pytest.mark.parametrize(
-    ("asked", "first_step"),
+    ("behaviour", "first_step"),
     [
-        ({}, 0.0),  # XLA's float16 becomes infinite: the update is left out.
-        ({"nanoo": True}, 0.0),  # As the machine's becomes no number.
-        ({"esr": ipu.config.StochasticRoundingBehaviour.ON}, -65504 / 128),  # The machine saturates, and goes on.
+        ({}, 0.0),  # In XLA's arithmetic, float16 becomes infinite, so the update is skipped.
+        ({"nanoo": True}, 0.0),  # On real IPUs with this option, it becomes NaN.
+        (
+            {"esr": ipu.config.StochasticRoundingBehaviour.ON},
+            -65504 / 128,
+        ),  # Without `nanoo`, real IPUs saturate, and the update is made.
     ],
 )
-def test_scaling_sees_the_overflows_that_the_machine_would(configure, strategy, asked, first_step):
-    configure(1, **{f"floating_point_behaviour__{name}": value for name, value in asked.items()})
+def test_scaling_sees_the_overflows_that_the_machine_would(configure, strategy, behaviour, first_step):
+    configure(1, **{f"floating_point_behaviour__{name}": value for name, value in behaviour.items()})
     with strategy.scope():
         weight = keras.Variable(0.0)
         optimizer = ALSOptimizer(SGD(1.0), 128, update_frequency=1)

@@ -1,4 +1,4 @@
-"""SGD, Adam and LAMB with slots of their own types, against the plain optimizers."""
+"""SGD, Adam, LAMB and RMSprop with slots of other types, compared with Keras's optimizers."""
 
 import keras
 import numpy as np
@@ -35,7 +35,7 @@ PLAIN = {
 
 
 def trained(optimizer, steps=4):
-    """Weights after some eager steps on fixed gradients."""
+    """Returns weights after some eager steps on fixed gradients."""
     random = np.random.default_rng(3)
     weights = [keras.Variable(random.normal(size=shape).astype(np.float32)) for shape in ((4, 3), (3,))]
     for _ in range(steps):
@@ -46,8 +46,8 @@ def trained(optimizer, steps=4):
 
 @pytest.mark.parametrize("kind", PLAIN)
 def test_in_float32_it_is_the_plain_optimizer(kind):
-    ours, plain = PLAIN[kind]
-    for result, expected in zip(trained(ours()), trained(plain()), strict=True):
+    make, make_plain = PLAIN[kind]
+    for result, expected in zip(trained(make()), trained(make_plain()), strict=True):
         np.testing.assert_allclose(result, expected, rtol=2e-5, atol=1e-6)
 
 
@@ -115,13 +115,13 @@ def test_lamb_decays_and_scales_what_is_not_excluded_and_stays_without_a_directi
 
 
 def test_sparse_gradients_update_their_rows():
-    for ours, plain in (PLAIN["momentum"], PLAIN["adam"]):
+    for make_ipu, make_plain in (PLAIN["momentum"], PLAIN["adam"]):
         results = []
-        for make in (ours, plain):
+        for make in (make_ipu, make_plain):
             table, optimizer = keras.Variable(np.ones((4, 2), np.float32)), make()
             for rows in ([0, 1], [1, 1]):
                 slices = tf.IndexedSlices(tf.ones([2, 2]), tf.constant(rows), tf.constant([4, 2]))
-                gradient = slices if make is ours else tf.convert_to_tensor(slices)
+                gradient = slices if make is make_ipu else tf.convert_to_tensor(slices)
                 optimizer.apply_gradients([(gradient, table)])
             results.append(table.numpy())
         np.testing.assert_allclose(*results, rtol=1e-5)
@@ -141,21 +141,22 @@ def test_slots_and_variable_attributes_are_saved_in_checkpoints_and_restored(mak
         optimizer.momentum = 0.75
     path = tf.train.Checkpoint(variable=variable, optimizer=optimizer).save(str(tmp_path / "checkpoint"))
     optimizer.apply_gradients([(gradients[1], variable)])
-    again, other = keras.Variable([0.0, 0.0], name="w"), make()
-    other.build([again])
-    tf.train.Checkpoint(variable=again, optimizer=other).restore(path).assert_consumed()
+    restored, restored_optimizer = keras.Variable([0.0, 0.0], name="w"), make()
+    restored_optimizer.build([restored])
+    tf.train.Checkpoint(variable=restored, optimizer=restored_optimizer).restore(path).assert_consumed()
     if make is with_options:
-        assert (other.momentum, other.get_slot(again, "momentum").dtype) == (0.75, "float16")
-    other.apply_gradients([(gradients[1], again)])
-    np.testing.assert_array_equal(again.numpy(), variable.numpy())
+        dtype = restored_optimizer.get_slot(restored, "momentum").dtype
+        assert (restored_optimizer.momentum, dtype) == (0.75, "float16")
+    restored_optimizer.apply_gradients([(gradients[1], restored)])
+    np.testing.assert_array_equal(restored.numpy(), variable.numpy())
 
 
-def test_an_optimizer_is_made_anew_from_its_configuration(made_anew):
-    made_anew(SGDIpuOptimizer(0.5, 0.25, True, momentum_accum_dtype="float16", clipnorm=1.0), with_options())
-    made_anew(AdamIpuOptimizer(0.5, amsgrad=True, m_dtype=tf.float16, debiasing=False, outline_apply_gradients=True))
+def test_an_optimizer_is_recreated_from_its_configuration(recreated):
+    recreated(SGDIpuOptimizer(0.5, 0.25, True, momentum_accum_dtype="float16", clipnorm=1.0), with_options())
+    recreated(AdamIpuOptimizer(0.5, amsgrad=True, m_dtype=tf.float16, debiasing=False, outline_apply_gradients=True))
     lamb = {"exclude_from_weight_decay": ["bias"], "exclude_from_layer_adaptation": [], "v_dtype": "float32"}
     schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.5)
-    made_anew(LAMBIpuOptimizer(schedule, **lamb, optimizer_compute_precisions=(tf.float16, tf.float32)))
+    recreated(LAMBIpuOptimizer(schedule, **lamb, optimizer_compute_precisions=(tf.float16, tf.float32)))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_an_optimizer_is_made_anew_from_its_configuration(made_anew):
         (lambda: LAMBIpuOptimizer(debiasing="no"), TypeError, "`debiasing` must be True or False"),
         (lambda: SGDIpuOptimizer(variable_attributes=["nesterov"]), ValueError, "'nesterov'; the .*`momentum`"),
         (lambda: SGDIpuOptimizer(variable_attributes="momentum"), TypeError, r"write `\['momentum'\]`"),
-        (lambda: SGDIpuOptimizer().mark_as_constant("learning_rate"), ValueError, "always is a variable"),
+        (lambda: SGDIpuOptimizer().mark_as_constant("learning_rate"), ValueError, "is always a variable"),
     ],
 )
 def test_bad_arguments_are_named(make, kind, message, refused):
@@ -181,7 +182,7 @@ def test_bad_arguments_are_named(make, kind, message, refused):
 
 
 class _Halving(IpuOptimizerBase):
-    """Goes half of the way, and counts in a slot of a type and shape of its own."""
+    """Applies half of the gradient, and counts steps in a slot of another type and shape."""
 
     def build(self, variables):
         super().build(variables)
@@ -210,13 +211,13 @@ def test_an_optimizer_of_the_users_has_slots_of_any_type():
 def test_a_variable_of_another_scope_is_refused():
     with ipu.IPUStrategy().scope():
         variable = keras.Variable(1.0)
-    with pytest.raises(ValueError, match="make model and optimizer in one `strategy.scope"):
+    with pytest.raises(ValueError, match="create model and optimizer in one `strategy.scope"):
         AdamIpuOptimizer().build([variable])
 
 
 GRADIENT = np.array([0.5, -1.0], np.float32)
 
-# An optimizer, what of it changes after each step, and the plain one.
+# An optimizer, the values of its attributes in each step, and the optimizer of Keras.
 CHANGING = [
     (SGDIpuOptimizer, {"momentum": (0.1, 0.9, 0.5)}, keras.optimizers.SGD),
     (AdamIpuOptimizer, {"beta_1": (0.9, 0.5, 0.7), "epsilon": (1e-7, 1e-2, 1e-3)}, keras.optimizers.Adam),
@@ -227,36 +228,37 @@ CHANGING = [
 
 def test_variable_attributes_change_between_runs_of_one_program(replicas, compilations):
     strategy = replicas(2)
-    made = []
-    for ours, changes, plain in CHANGING:
+    cases = []
+    for ipu_type, changes, plain_type in CHANGING:
         first = {name: values[0] for name, values in changes.items()}
         with strategy.scope():
             weight = keras.Variable(np.ones(2, np.float32))
-            optimizer = ours(0.1, **first, variable_attributes=list(changes))
+            optimizer = ipu_type(0.1, **first, variable_attributes=list(changes))
             optimizer.build([weight])
-        made.append((optimizer, weight, changes, plain(0.1, **first), keras.Variable(np.ones(2, np.float32))))
+        plain, expected = plain_type(0.1, **first), keras.Variable(np.ones(2, np.float32))
+        cases.append((optimizer, weight, changes, plain, expected))
 
     @tf.function(jit_compile=True)
     def program():
-        for optimizer, weight, *_ in made:
+        for optimizer, weight, *_ in cases:
             optimizer.apply_gradients([(tf.constant(GRADIENT), weight)])
 
     def step():
         strategy.run(program)
-        for *_, plain, expected in made:
+        for *_, plain, expected in cases:
             plain.apply_gradients([(tf.constant(2 * GRADIENT), expected)])  # Summed over the replicas.
 
     step()
     with compilations() as names:
-        for at in (1, 2):
-            for optimizer, _, changes, plain, _ in made:
+        for index in (1, 2):
+            for optimizer, _, changes, plain, _ in cases:
                 for name, values in changes.items():
-                    setattr(optimizer, name, values[at])
-                    setattr(plain, name, values[at])
-                    assert getattr(optimizer, name) == np.float32(values[at])
+                    setattr(optimizer, name, values[index])
+                    setattr(plain, name, values[index])
+                    assert getattr(optimizer, name) == np.float32(values[index])
             step()
     assert names == []
-    for _, weight, _, _, expected in made:
+    for _, weight, _, _, expected in cases:
         np.testing.assert_allclose(weight.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -270,7 +272,7 @@ def test_marks_are_made_before_the_first_step():
     optimizer.mark_as_constant("beta_1")
     optimizer.apply_gradients([(tf.constant(GRADIENT), keras.Variable([1.0, 1.0]))])
     assert [variable.name for variable in optimizer.variables if variable.shape.rank == 0][2:] == ["weight_decay_rate"]
-    with pytest.raises(RuntimeError, match="`epsilon` was to be marked when the optimizer was built already"):
+    with pytest.raises(RuntimeError, match="`epsilon` cannot be marked, because the optimizer is already built"):
         optimizer.mark_as_variable("epsilon")
 
 
@@ -281,20 +283,20 @@ def test_constant_of_a_program_is_not_changed_behind_its_back(strategy):
     optimizer.momentum = 0.9  # No program has it yet.
     step = tf.function(lambda: optimizer.apply_gradients([(tf.constant(GRADIENT), weight)]), jit_compile=True)
     strategy.run(step)
-    with pytest.raises(ValueError, match=r"`momentum` was to become 0.1, and programs were compiled with 0.9"):
+    with pytest.raises(ValueError, match=r"`momentum` cannot become 0.1: programs were compiled with the constant 0.9"):
         optimizer.momentum = 0.1
     for name, value in (("velocity_scaling", 2.0), ("nesterov", True)):
-        with pytest.raises(ValueError, match=f"`{name}` was to become {value}, .* make another optimizer"):
+        with pytest.raises(ValueError, match=f"`{name}` cannot become {value}: .* create another optimizer"):
             setattr(optimizer, name, value)
-    optimizer.momentum = 0.9  # As it is.
-    optimizer.learning_rate = 1.0  # It always is variable.
+    optimizer.momentum = 0.9  # The same value is accepted.
+    optimizer.learning_rate = 1.0  # It is always variable.
 
 
 def test_variable_attribute_is_a_finite_number():
     optimizer = SGDIpuOptimizer(momentum=0.5, variable_attributes=["momentum"])
     optimizer.build([keras.Variable([1.0])])
     with pytest.raises(TypeError, match="`momentum` is a variable of programs"):
-        setattr(optimizer, "momentum", "0.5")  # noqa: B010  (A type checker refuses the plain form.)
+        setattr(optimizer, "momentum", "0.5")  # noqa: B010  (A type checker rejects an assignment.)
     with pytest.raises(ValueError, match="`momentum` must be finite, but is nan"):
         optimizer.momentum = float("nan")
     with pytest.raises(AttributeError, match="`SGDIpuOptimizer` has no attribute `speed`"):

@@ -26,12 +26,12 @@ def accumulating(inner, number=2, **options):
     return lambda: GradientAccumulationOptimizer(inner(), number, **options)
 
 
-# By the number of replicas: the optimizer, the plain one, the micro-batches of its updates and the share of each.
+# By the number of replicas: the wrapper, the optimizer of Keras, its micro-batches per update and the factor of their losses.
 TRAINED = {
     1: [
         (accumulating(adam, reduction_method="mean"), adam, 2, 0.5),
         (accumulating(momentum, reduction_method="running_mean"), momentum, 2, 0.5),
-        (accumulating(clipped, 4), clipped, 4, 1.0),  # Which clips and decays once an update.
+        (accumulating(clipped, 4), clipped, 4, 1.0),  # Clipping and weight decay happen once an update.
         (lambda: MapGradientOptimizer(momentum(), lambda gradient, _: 3 * gradient), momentum, 1, 3.0),
     ],
     2: [
@@ -47,28 +47,28 @@ def groups(size):
 
 
 def assert_close(result, expected):
-    for ours, theirs in zip(result, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    for actual_value, expected_value in zip(result, expected, strict=True):
+        np.testing.assert_allclose(actual_value, expected_value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("count", TRAINED)
 def test_a_wrapper_trains_as_the_plain_optimizer_on_larger_batches(trained_on, plainly_trained, count):
     results = trained_on(count, *(make for make, *_ in TRAINED[count]))
-    for result, (_, plain, size, share) in zip(results, TRAINED[count], strict=True):
-        assert_close(result, plainly_trained(plain(), groups(size), share))
+    for result, (_, make_plain, size, share) in zip(results, TRAINED[count], strict=True):
+        assert_close(result, plainly_trained(make_plain(), groups(size), share))
 
 
 def test_the_mapping_function_gets_the_value_of_the_variable():
-    seen = []
+    values = []
     variable = keras.Variable([2.0])
 
     def decay(gradient, value):
-        seen.append(value)
+        values.append(value)
         return gradient + 0.5 * value
 
     MapGradientOptimizer(keras.optimizers.SGD(1.0), decay).apply_gradients([(tf.constant([0.25]), variable)])
     assert variable.numpy() == [0.75]
-    assert tf.is_tensor(seen[0])
+    assert tf.is_tensor(values[0])
 
 
 def test_gradients_accumulate_in_the_type_asked_for_and_by_rows_and_where_there_are_any(strategy):
@@ -76,9 +76,9 @@ def test_gradients_accumulate_in_the_type_asked_for_and_by_rows_and_where_there_
         halves = [
             (
                 keras.Variable(0.0, dtype="float16"),
-                GradientAccumulationOptimizer(keras.optimizers.SGD(0.5), 5, dtype=each),
+                GradientAccumulationOptimizer(keras.optimizers.SGD(0.5), 5, dtype=dtype),
             )
-            for each in (None, tf.float32, lambda _: "float32")
+            for dtype in (None, tf.float32, lambda _: "float32")
         ]
         table, used, unused = keras.Variable(np.zeros((4, 2), np.float32)), keras.Variable(1.0), keras.Variable(1.0)
         partial = GradientAccumulationOptimizer(keras.optimizers.SGD(1.0), 2, reduction_method="MEAN")
@@ -86,15 +86,15 @@ def test_gradients_accumulate_in_the_type_asked_for_and_by_rows_and_where_there_
 
     @tf.function(jit_compile=True)
     def program(gradients, rows):
-        for at in tf.range(5):
+        for index in tf.range(5):
             for variable, optimizer in halves:
-                optimizer.apply_gradients([(tf.gather(gradients, at), variable)])
-        for at in tf.range(2):
+                optimizer.apply_gradients([(tf.gather(gradients, index), variable)])
+        for index in tf.range(2):
             with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(tf.gather(table.value, rows[at]))
+                loss = tf.reduce_sum(tf.gather(table.value, rows[index]))
             partial.apply([None, tape.gradient(loss, table.value), tf.constant(1.0)])
 
-    gradients = tf.constant([2048.0, 0.5, 0.5, 0.5, 0.5], tf.float16)  # They add up in float32 alone.
+    gradients = tf.constant([2048.0, 0.5, 0.5, 0.5, 0.5], tf.float16)  # In float16, their sum is 2048.
     strategy.run(program, args=(gradients, tf.constant([[0, 2, 2], [1, 2, 0]])))
     assert [variable.numpy() for variable, _ in halves] == [-1024, -1025, -1025]
     np.testing.assert_array_equal(table.numpy(), [[-1, -1], [-0.5, -0.5], [-1.5, -1.5], [0, 0]])
@@ -112,7 +112,7 @@ def test_a_model_trains_in_the_scope(strategy, regression, plainly_trained):
 
 
 def stepping(strategy):
-    """A variable, its optimizer, and a run of one update of it."""
+    """Returns a variable, its optimizer, and a function that runs one update."""
     with strategy.scope():
         variable = keras.Variable([1.0, 2.0], name="weights")
         optimizer = GradientAccumulationOptimizer(keras.optimizers.Adam(0.1), 2)
@@ -130,23 +130,23 @@ def test_variables_rate_and_iterations_are_the_wrapped_optimizers_and_checkpoint
     step()
     path = tf.train.Checkpoint(variable=variable, optimizer=optimizer).save(str(tmp_path / "checkpoint"))
     step()
-    again, other, step_again = stepping(strategy)
+    restored, restored_optimizer, step_restored = stepping(strategy)
     with strategy.scope():
-        other.build([again])
-    tf.train.Checkpoint(variable=again, optimizer=other).restore(path).assert_consumed()
-    assert int(other.iterations) == 1
-    step_again()
-    np.testing.assert_array_equal(again.numpy(), variable.numpy())
+        restored_optimizer.build([restored])
+    tf.train.Checkpoint(variable=restored, optimizer=restored_optimizer).restore(path).assert_consumed()
+    assert int(restored_optimizer.iterations) == 1
+    step_restored()
+    np.testing.assert_array_equal(restored.numpy(), variable.numpy())
 
-    inner = [each.path for each in optimizer.inner_optimizer.variables]
-    assert [each.path for each in optimizer.variables][-len(inner) :] == inner
-    assert {"weights_accumulator", "mini_batches"} <= {each.name for each in optimizer.variables}
-    assert all(each.value.device.endswith("IPU:0") for each in optimizer.variables)
+    inner = [slot.path for slot in optimizer.inner_optimizer.variables]
+    assert [slot.path for slot in optimizer.variables][-len(inner) :] == inner
+    assert {"weights_accumulator", "mini_batches"} <= {slot.name for slot in optimizer.variables}
+    assert all(slot.value.device.endswith("IPU:0") for slot in optimizer.variables)
     assert int(optimizer.iterations) == 2
     optimizer.learning_rate = 0.0
     step()
     assert float(optimizer.inner_optimizer.learning_rate) == 0.0
-    np.testing.assert_array_equal(variable.numpy(), again.numpy())
+    np.testing.assert_array_equal(variable.numpy(), restored.numpy())
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -159,14 +159,14 @@ def double(gradient, value):
     return 2 * gradient
 
 
-def test_an_optimizer_is_made_anew_from_its_configuration(made_anew):
+def test_an_optimizer_is_recreated_from_its_configuration(recreated):
     optimizers = [
         GradientAccumulationOptimizer(keras.optimizers.SGD(0.25), 3, True, True, tf.float16, "mean", "mine"),
         GradientAccumulationOptimizer(CrossReplicaOptimizer(keras.optimizers.Adam(0.5)), 3, dtype=half),
         MapGradientOptimizer(keras.optimizers.SGD(0.25), double),
     ]
-    for first, again in zip(optimizers, made_anew(*optimizers), strict=True):
-        assert getattr(again, "options", None) == getattr(first, "options", None)
+    for optimizer, copy in zip(optimizers, recreated(*optimizers), strict=True):
+        assert getattr(copy, "options", None) == getattr(optimizer, "options", None)
 
 
 def test_arguments_are_checked_and_have_the_defaults_of_the_original():
@@ -210,7 +210,7 @@ def test_left_over_gradients_are_refused(strategy, iterations, message):
 def test_gradients_and_variables_must_match():
     variable = keras.Variable(1.0)
     optimizer = CrossReplicaOptimizer(keras.optimizers.SGD())
-    with pytest.raises(ValueError, match="`trainable_variables` are needed"):
+    with pytest.raises(ValueError, match="`trainable_variables` must be set"):
         optimizer.apply([tf.constant(1.0)])
     optimizer.build([variable])
     with pytest.raises(ValueError, match="`grads` must hold a gradient for each of 1 variables, but has 2"):

@@ -1,4 +1,4 @@
-"""`loops.repeat` with an infeed, and gradients through it and inside of its body."""
+"""`loops.repeat` with an infeed, and gradients through the loop and inside of its body."""
 
 import numpy as np
 import tensorflow as tf
@@ -23,11 +23,11 @@ def test_second_run_goes_on_where_the_first_left_the_data(strategy, infeed_of, n
     queue = infeed_of(numbers)
     program = tf.function(lambda n: repeat(n, lambda x, y: x + y, [0], queue), jit_compile=True)
     assert [int(strategy.run(program, (tf.constant(n),))) for n in (3, 1, 0, 4)] == [3, 3, 0, 4 + 5 + 6 + 7]
-    other = tf.function(lambda: repeat(2, lambda x, y: x + y, [0], queue))
-    assert strategy.run(other).numpy() == 8 + 9
-    given = tf.function(lambda queue: repeat(3, lambda x, y: x + y, [0], queue), jit_compile=True)
+    eager_loop = tf.function(lambda: repeat(2, lambda x, y: x + y, [0], queue))
+    assert strategy.run(eager_loop).numpy() == 8 + 9
+    program_of_queue = tf.function(lambda queue: repeat(3, lambda x, y: x + y, [0], queue), jit_compile=True)
     first, second = infeed_of(numbers), infeed_of(numbers.skip(10))
-    assert [int(strategy.run(given, (queue,))) for queue in (first, second, first)] == [3, 33, 12]
+    assert [int(strategy.run(program_of_queue, (queue,))) for queue in (first, second, first)] == [3, 33, 12]
 
 
 def test_queue_that_was_not_initialized_or_is_in_no_program_is_refused(run, refused, numbers):
@@ -35,7 +35,7 @@ def test_queue_that_was_not_initialized_or_is_in_no_program_is_refused(run, refu
     error, loop = tf.errors.FailedPreconditionError, lambda: repeat(3, lambda x, y: x + y, [0], queue)
     refused(error, "not initialized", run, loop)
     queue.initializer  # noqa: B018
-    refused(error, "runs in a compiled program alone", loop)
+    refused(error, "runs only in a compiled program", loop)
 
 
 def test_loops_nest_and_share_a_queue_in_program_order(run, infeed_of, numbers):
@@ -51,22 +51,22 @@ def test_loops_nest_and_share_a_queue_in_program_order(run, infeed_of, numbers):
     np.testing.assert_array_equal(inner, [102, 405, 708])
 
 
-# XLA does not know how much to keep for a loop without a limit, and refused to compile the gradient.
+# XLA cannot compile the gradient of a loop without a limit, since it does not know how many values to store.
 def test_loops_of_a_known_number_of_iterations_have_gradients_nested_and_over_a_range(run):
     def program(x):
-        found = []
+        results = []
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = repeat(2, lambda a: repeat(3, lambda b: b * x, [a]), [x])
             for _ in tf.range(3):
                 y = y * x
-        found.append(tape.gradient(y, x))
+        results.append(tape.gradient(y, x))
         for n in (3, tf.constant(3), np.int64(3)):
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 y = repeat(n, lambda value: value * x, [x])
-            found += [y, tape.gradient(y, x)]
-        return found
+            results += [y, tape.gradient(y, x)]
+        return results
 
     assert [value.numpy() for value in run(program, tf.constant(2.0))] == [10 * 2**9, *[16, 32] * 3]
 
@@ -82,13 +82,13 @@ def test_gradient_of_a_loop_with_data_and_variables_is_that_of_tensorflow(strate
             loss = repeat(4, lambda total, row: tf.tanh(total + tf.reduce_sum(row * weight)), [0.0], queue)
         return tape.gradient(loss, weight)
 
-    plain = tf.constant([1.0, -2.0, 0.5])
+    plain_weight = tf.constant([1.0, -2.0, 0.5])
     with tf.GradientTape() as tape:
-        tape.watch(plain)
+        tape.watch(plain_weight)
         total = tf.constant(0.0)
         for row in rows:
-            total = tf.tanh(total + tf.reduce_sum(row * plain))
-    np.testing.assert_allclose(run(program), tape.gradient(total, plain), rtol=1e-5)
+            total = tf.tanh(total + tf.reduce_sum(row * plain_weight))
+    np.testing.assert_allclose(run(program), tape.gradient(total, plain_weight), rtol=1e-5)
 
 
 def test_gradients_are_taken_in_the_body_and_applied_there(strategy, run):

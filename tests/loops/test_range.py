@@ -1,4 +1,4 @@
-"""Python loops over `tf.range`, and `while` over tensors, which stay on the device as `repeat` does."""
+"""Python loops over `tf.range` and `while` over tensors, which run on the device as `repeat` does."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ import tensorflow_ipu as ipu
 
 @pytest.fixture
 def iterator_of(strategy):
-    """`iterator_of(dataset)` is an iterator that programs read."""
+    """Returns a function that creates an iterator for programs: `iterator_of(dataset)`."""
 
     def make(dataset):
         with strategy.scope():
@@ -36,7 +36,7 @@ def test_loop_takes_and_gives_an_element_an_iteration(jit_compile, strategy, ite
     i, square = queue.dequeue()
     np.testing.assert_array_equal(i, [0, 1, 2, 3])
     np.testing.assert_array_equal(square, [0, 1, 4, 9])
-    # The second run goes on with the data, and a loop of no iterations takes none.
+    # The second run continues with the data. A loop of no iterations takes no element.
     assert strategy.run(program, (iterator, tf.constant(0))).numpy() == 0
     assert strategy.run(program, (iterator, tf.constant(2))).numpy() == 9
     np.testing.assert_array_equal(queue.dequeue()[1], [16, 25])
@@ -55,8 +55,8 @@ def test_branches_take_and_enqueue_where_they_run_and_of_several_queues(run, ite
             queues[1].enqueue(element["x"])
         return last, next(first)
 
-    others = numbers.map(lambda x: {"x": -x, "pair": {"a": tf.fill([2], x)}})
-    assert [x.numpy() for x in run(program, iterator_of(numbers), iterator_of(others))] == [2, 3]
+    structures = numbers.map(lambda x: {"x": -x, "pair": {"a": tf.fill([2], x)}})
+    assert [x.numpy() for x in run(program, iterator_of(numbers), iterator_of(structures))] == [2, 3]
     taken = queues[0].dequeue()
     np.testing.assert_array_equal(taken["last"], [0, 1, 2])
     np.testing.assert_array_equal(taken["own"], [[0, 0], [2, 2], [4, 4]])
@@ -84,7 +84,7 @@ def test_break_continue_and_while_over_tensors_leave_the_data_where_they_are(run
     assert run(lambda iterator: next(iterator), iterator).numpy() == 10
 
 
-# XLA wanted to know the length of the inner range, which nothing uses, when it compiled.
+# XLA required a static length of the inner range, although nothing uses it.
 def test_inner_loop_may_run_as_often_as_the_outer_one_says(run, iterator_of, numbers):
     def program(iterator):
         total = 0
@@ -103,22 +103,22 @@ def test_range_is_a_tensor_as_ever_and_may_have_a_start_and_a_step(run):
     queues = [ipu.IPUOutfeedQueue() for _ in range(3)]
     bounds = [(2, 7, 1), (2, 7, 2), (7, 2, -1)]
 
-    def program(x, given):
+    def program(x, ranges):
         steps = tf.range(4)
         total = 0
         for i in steps:
             total += i * x
-        for queue, (start, limit, step) in zip(queues, given, strict=True):
+        for queue, (start, limit, step) in zip(queues, ranges, strict=True):
             for i in tf.range(start, limit, step):
                 queue.enqueue(i)
         return total, steps, tf.range(3)
 
-    total, steps, other = run(program, tf.constant(10), [tuple(map(tf.constant, each)) for each in bounds])
+    total, steps, literal_range = run(program, tf.constant(10), [tuple(map(tf.constant, bound)) for bound in bounds])
     assert total.numpy() == 60
     np.testing.assert_array_equal(steps, [0, 1, 2, 3])
-    np.testing.assert_array_equal(other, [0, 1, 2])
-    for queue, each in zip(queues, bounds, strict=True):
-        np.testing.assert_array_equal(queue.dequeue(), range(*each))
+    np.testing.assert_array_equal(literal_range, [0, 1, 2])
+    for queue, bound in zip(queues, bounds, strict=True):
+        np.testing.assert_array_equal(queue.dequeue(), range(*bound))
 
 
 def test_iterating_over_an_iterator_in_a_program_says_what_to_do(run, iterator_of, numbers, refused):

@@ -15,17 +15,17 @@ def test_one_carried_value_comes_out_bare_and_several_as_a_list(run):
 
     def program():
         bare = [repeat(10, lambda x: x + 1, inputs) for inputs in singles]
-        made = [
+        listed = [
             repeat(3, lambda x, y, z, kind=kind: kind([x + 1, y * 2.0, z]), kind([0, 1.0, True]))
             for kind in (list, tuple)
         ]
-        assert [type(each) for each in made] == [list, list]
-        return bare, made
+        assert [type(value) for value in listed] == [list, list]
+        return bare, listed
 
-    bare, made = run(program)
+    bare, listed = run(program)
     for result in bare:
         assert (result.dtype, result.shape, result.numpy()) == (tf.int32, [], 10)
-    for several in made:
+    for several in listed:
         assert [x.dtype for x in several] == [tf.int32, tf.float32, tf.bool]
         assert [x.numpy() for x in several] == [3, 8, True]
 
@@ -45,7 +45,7 @@ def test_values_of_every_kind_go_in_and_come_out(strategy, run):
 
     array, constants, nested = run(program)
     np.testing.assert_array_equal(array, [4, 8, 12])
-    assert [[x.numpy() for x in each] for each in (constants, nested)] == [[5, 2], [5, 10]]
+    assert [[x.numpy() for x in values] for values in (constants, nested)] == [[5, 2], [5, 10]]
 
 
 def test_loop_without_carried_values_returns_an_operation(run):
@@ -89,17 +89,17 @@ BODIES = {
 
 
 def test_body_may_be_any_callable_and_branch_on_tensors(run):
-    found = run(lambda: [repeat(3, body, [0]) for body in BODIES])
-    assert [int(one) for one in found] == [*BODIES.values()]
+    results = run(lambda: [repeat(3, body, [0]) for body in BODIES])
+    assert [int(result) for result in results] == [*BODIES.values()]
 
 
 def test_loop_of_no_iterations_gives_the_inputs(run, infeed_of, numbers):
     queue = infeed_of(numbers)
 
-    def program(*given):
-        return [repeat(n, lambda x, y: x + y + 1, [5], queue) for n in (0, -1, -5, *given)]
+    def program(*counts):
+        return [repeat(n, lambda x, y: x + y + 1, [5], queue) for n in (0, -1, -5, *counts)]
 
-    assert [int(one) for one in run(program, *map(tf.constant, (0, -1, -5)))] == [5] * 6
+    assert [int(result) for result in run(program, *map(tf.constant, (0, -1, -5)))] == [5] * 6
     assert run(queue._dequeue).numpy() == 0
 
 
@@ -108,14 +108,14 @@ def test_number_of_iterations_may_be_of_any_integer_type_and_come_with_the_run(s
     traces = []
 
     @tf.function(jit_compile=True)
-    def program(n, given):
+    def program(n, counts):
         traces.append(1)
-        return repeat(n, lambda x: x + 2, 0), [repeat(n, lambda x: x + 1, [5]) for n in (*types, *given)]
+        return repeat(n, lambda x: x + 2, 0), [repeat(n, lambda x: x + 1, [5]) for n in (*types, *counts)]
 
     for n in (3, 0, 7):
-        by_run, others = strategy.run(program, (tf.constant(n), types))
+        by_run, other_results = strategy.run(program, (tf.constant(n), types))
         assert by_run.numpy() == 2 * n
-        assert [int(one) for one in others] == [9] * 12
+        assert [int(result) for result in other_results] == [9] * 12
     assert len(traces) == 1
 
 
@@ -155,15 +155,19 @@ def test_loop_that_cannot_be_is_refused(run, refused):
         ((3, lambda x, y: (x, y, x), [0, 1]), TypeError, MISMATCH.format(r"\['int32', 'int32', 'int32'\]")),
         ((3, lambda x: tf.concat([x, x], 0), [[5]]), ValueError, r"shape \(1,\), but has shape \(2,\) after one"),
         *(
-            ((3, lambda x, made=made: made, [0]), TypeError, "what `body` returns must be a tensor, .* but holds")
-            for made in ({"a": 1}, object(), [{"a": 1}])
+            (
+                (3, lambda x, returned=returned: returned, [0]),
+                TypeError,
+                "what `body` returns must be a tensor, .* but holds",
+            )
+            for returned in ({"a": 1}, object(), [{"a": 1}])
         ),
     ):
         refused(kind, message, run, lambda: repeat(*arguments))  # noqa: B023
 
 
 def test_body_that_does_not_take_the_element_is_refused_and_not_called(run, refused, infeed_of, numbers):
-    words = r"You specified 1 inputs and {} additional inputs from infeed{}, but the body takes `\({}\)`"
+    pattern = r"You specified 1 inputs and {} additional inputs from infeed{}, but the body takes `\({}\)`"
     calls = []
     for dataset, body, count, named, takes in (
         (numbers, lambda x: calls.append(x), 1, "", "x"),
@@ -171,7 +175,7 @@ def test_body_that_does_not_take_the_element_is_refused_and_not_called(run, refu
         (numbers.map(lambda x: {"a": x, "b": x}), lambda x, a: calls.append(x), 2, r" \(a, b by name\)", "x, a"),
     ):
         queue = infeed_of(dataset)
-        message = "Supplied loop body.*" + words.format(count, named, takes)
+        message = "Supplied loop body.*" + pattern.format(count, named, takes)
         refused(TypeError, message, run, lambda: repeat(3, body, [0], queue))  # noqa: B023
         assert not calls
         assert not queue.dequeued
@@ -215,14 +219,14 @@ def test_operations_that_the_body_returns_run_in_each_iteration(strategy, run):
     assert run(program).numpy() == 411
 
 
-# In a graph of TensorFlow 1 nothing runs by itself, so this shows that operations are depended on.
+# A graph of TensorFlow 1 only runs operations that others depend on.
 def test_operations_are_control_dependencies_of_their_iteration():
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variable = tf.compat.v1.Variable(0, use_resource=True)
-        one = repeat(4, lambda x: (x + 1, tf.group(variable.assign_add(x))), [0])
-        none = repeat(3, lambda: tf.group(variable.assign_add(100)))
+        result = repeat(4, lambda x: (x + 1, tf.group(variable.assign_add(x))), [0])
+        operation = repeat(3, lambda: tf.group(variable.assign_add(100)))
         session.run(variable.initializer)
-        assert session.run(one) == 4
+        assert session.run(result) == 4
         assert session.run(variable) == 6
-        assert session.run(none) is None
+        assert session.run(operation) is None
         assert session.run(variable) == 306

@@ -1,4 +1,4 @@
-"""`loops.while_loop`: its condition, its limit, and what it shares with `repeat`."""
+"""`loops.while_loop`: its condition, its limit, and its common behaviour with `repeat`."""
 
 import logging
 
@@ -14,7 +14,7 @@ def test_loop_runs_while_the_condition_holds_or_to_its_limit(run):
     limits = [4, np.int64(4), tf.constant(4), tf.constant(4, tf.int64), 0, -1, 100, None]
 
     def condition(x):
-        if x > 20:  # noqa: SIM108  (A statement, for AutoGraph to rewrite.)
+        if x > 20:  # noqa: SIM108  (AutoGraph rewrites statements.)
             below = x < 30
         else:
             below = True
@@ -25,11 +25,13 @@ def test_loop_runs_while_the_condition_holds_or_to_its_limit(run):
             x = x + 3
         return x + 2
 
-    def program(*given):
+    def program(*limit_tensors):
         bare = [while_loop(lambda x: x < 10, lambda x: x + 3, inputs) for inputs in singles]
         several = while_loop(lambda x, y: y < 20.0, lambda x, y: (x + 1, y * 2.0), [0, 1.0])
         assert isinstance(several, list)
-        limited = [while_loop(lambda x: x < 10, lambda x: x + 1, [0], maximum_iterations=n) for n in (*limits, *given)]
+        limited = [
+            while_loop(lambda x: x < 10, lambda x: x + 1, [0], maximum_iterations=n) for n in (*limits, *limit_tensors)
+        ]
         return bare, several, while_loop(condition, body, [0]), limited
 
     bare, several, branching, limited = run(program, *limits[:4])
@@ -37,14 +39,14 @@ def test_loop_runs_while_the_condition_holds_or_to_its_limit(run):
         assert (result.dtype, result.shape, result.numpy()) == (tf.int32, [], 12)
     assert [x.numpy() for x in several] == [5, 32]
     assert branching.numpy() == 31
-    assert [int(one) for one in limited] == [4, 4, 4, 4, 0, 0, 10, 10, 4, 4, 4, 4]
+    assert [int(result) for result in limited] == [4, 4, 4, 4, 0, 0, 10, 10, 4, 4, 4, 4]
 
 
 def test_loop_of_no_iterations_gives_the_inputs(run, infeed_of, numbers):
     queue = infeed_of(numbers)
-    conditions = [lambda x: False, lambda y: y > 5, lambda z: np.bool_(False)]  # By names, AutoGraph tells them apart.
-    found = run(lambda: [while_loop(condition, lambda x, y: x + y + 1, [5], queue) for condition in conditions])
-    assert [int(one) for one in found] == [5] * 3
+    conditions = [lambda x: False, lambda y: y > 5, lambda z: np.bool_(False)]  # AutoGraph distinguishes them by names.
+    results = run(lambda: [while_loop(condition, lambda x, y: x + y + 1, [5], queue) for condition in conditions])
+    assert [int(result) for result in results] == [5] * 3
     assert run(queue._dequeue).numpy() == 0
 
 
@@ -62,11 +64,11 @@ def test_loop_without_carried_values_goes_by_what_it_changes(strategy, run):
 
 def test_limit_that_only_the_run_knows_may_be_an_int64(strategy):
     @tf.function(jit_compile=True)
-    def program(most):
-        return while_loop(lambda x: x < 10, lambda x: x + 1, [0], maximum_iterations=most)
+    def program(limit):
+        return while_loop(lambda x: x < 10, lambda x: x + 1, [0], maximum_iterations=limit)
 
-    found = [int(strategy.run(program, (tf.constant(most, tf.int64),))) for most in (3, 2**32, 2**63 - 1)]
-    assert found == [3, 10, 10]  # A limit that was cut to 32 bits was 0.
+    results = [int(strategy.run(program, (tf.constant(limit, tf.int64),))) for limit in (3, 2**32, 2**63 - 1)]
+    assert results == [3, 10, 10]  # 2**32 would be 0 if it was cut to 32 bits.
 
 
 WHOLE = "`maximum_iterations` must be a whole number of iterations, but is"
@@ -78,14 +80,14 @@ def below(x):
     return x < 3
 
 
-# It was XLA that refused limits and conditions of other shapes and types, without a word of whose fault it is.
+# XLA rejected limits and conditions of other shapes and types without naming the argument.
 def test_loop_that_cannot_be_is_refused(run, refused, infeed_of, numbers):
     called = "Supplied loop {} function cannot be called with the specified inputs. You specified 1 inputs"
     condition = called.format("condition") + (
         r", but the condition takes `\(x, y\)`. Note that infeed is not passed to the loop condition."
     )
     body, step, queue = called.format("body"), lambda x: x + 1, infeed_of(numbers)
-    for error, words, arguments, options in (
+    for error, message, arguments, options in (
         *((TypeError, WHOLE, (below, step), {"maximum_iterations": n}) for n in (1.5, True, "3", tf.constant(2.0))),
         *((ValueError, BOUND.format(n), (below, step), {"maximum_iterations": n}) for n in (2**31, 2**63)),
         (ValueError, r"must be a scalar, but has shape \(1,\)", (below, step), {"maximum_iterations": [3]}),
@@ -102,7 +104,7 @@ def test_loop_that_cannot_be_is_refused(run, refused, infeed_of, numbers):
         (TypeError, body + r", but the body takes `\(x, y\)`", (below, lambda x, y: x), {}),
         (TypeError, body + r" and 1 additional .* takes `\(x\)`", (below, step), {"infeed_queue": queue}),
     ):
-        refused(error, words, run, lambda: while_loop(*arguments, [0], **options))  # noqa: B023
+        refused(error, message, run, lambda: while_loop(*arguments, [0], **options))  # noqa: B023
 
 
 def test_version_of_while_loops_is_noted_and_changes_nothing(run, refused, caplog):
@@ -137,10 +139,10 @@ def test_loops_of_both_kinds_nest(run, infeed_of, numbers):
 
 
 def test_loop_has_a_gradient_where_it_has_a_limit(run, refused):
-    def program(x, most):
+    def program(x, limit):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y, _ = while_loop(lambda y, i: i < 3, lambda y, i: (y * x, i + 1), [x, 0], maximum_iterations=most)
+            y, _ = while_loop(lambda y, i: i < 3, lambda y, i: (y * x, i + 1), [x, 0], maximum_iterations=limit)
         return tape.gradient(y, x)
 
     assert run(program, tf.constant(2.0), 5).numpy() == 32

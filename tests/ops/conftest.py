@@ -1,4 +1,4 @@
-"""What the tests of operations share: programs that run on many replicas at once, and arrays of every type."""
+"""Fixtures of the tests of operations: programs that run on many replicas at once, and arrays of every type."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def no_wait_limit():
-    """Waits have no limit after each test."""
+    """Removes the limit of waits after each test."""
     yield
     ipu.feeds.set_wait_limit(None)
 
 
 @functools.cache
 def _domains():
-    """The functions of `domains.cc`, compiled against the sources and linked with the library that the package opened."""
+    """Returns the functions of `domains.cc`, compiled from the sources and linked with the library of the package."""
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder, "domains.so")
+        shared_object = Path(folder, "domains.so")
         compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
         flags = [*tf.sysconfig.get_compile_flags(), "-fPIC", "-shared", f"-I{ROOT}"]
-        subprocess.run([*compiler, *flags, ROOT / "tests/ops/domains.cc", LIBRARY, "-o", made], check=True, timeout=300)
-        library = ctypes.CDLL(str(made))
+        subprocess.run(
+            [*compiler, *flags, ROOT / "tests/ops/domains.cc", LIBRARY, "-o", shared_object], check=True, timeout=300
+        )
+        library = ctypes.CDLL(str(shared_object))
     integer = ctypes.c_int64
     for name, result, arguments in (
         ("domain_begin", None, [integer, integer]),
@@ -56,24 +58,24 @@ def _domains():
 
 @pytest.fixture
 def domains():
-    """What a run tells and asks the domain of a device, for runs of replicas that a test makes by hand."""
+    """Returns the functions by which a run begins, leaves and aborts the domain of a device, for `Run`."""
     return _domains()
 
 
 def _trace(function, *args):
-    """The compiled program of a plain function for such arguments."""
+    """Returns the compiled program of a Python function for such arguments."""
     with tf.device(DEVICE):
         return tf.function(function, jit_compile=True).get_concrete_function(*args)
 
 
 @pytest.fixture
 def trace():
-    """`trace(function, *specs)` is the compiled program of a plain function for arguments of these specs."""
+    """`trace(function, *specs)` returns the compiled program of a Python function for arguments of these specs."""
     return _trace
 
 
 def _captured(program, replica, replicas):
-    """What a program captured, with the states of one replica in the place of those of a single one."""
+    """Returns the captured inputs of a program, with the state variables of one replica."""
     return [
         tensor._ipu_native.state(DEVICE, replica, replicas) if hasattr(tensor, "_ipu_native") else tensor
         for tensor in program.captured_inputs
@@ -81,7 +83,7 @@ def _captured(program, replica, replicas):
 
 
 class Run:
-    """A run of programs, one a replica: the first is that of replica 0. Results, or errors, are in `outcomes`."""
+    """A run of one program on each replica. `outcomes` has the results, or the error, of each replica."""
 
     def __init__(self, programs, inputs):
         replicas = len(programs)
@@ -99,7 +101,7 @@ class Run:
             thread.start()
 
     def _work(self, replica, program, inputs, states):
-        native.ipu_run_application_on_this_thread()  # Else each replica would wait for its turn on the device.
+        native.ipu_run_application_on_this_thread()  # Otherwise each replica waits for its turn on the device.
         try:
             with tf.device(DEVICE):
                 self.outcomes[replica] = tf.nest.map_structure(
@@ -121,7 +123,7 @@ class Run:
 
 @pytest.fixture
 def start():
-    """`start(programs, inputs)` starts a program on each replica; `wait()` gives what each returned or raised."""
+    """`start(programs, inputs)` starts a program on each replica; `wait()` returns the results or the error of each."""
     return Run
 
 
@@ -130,7 +132,7 @@ Replicated = Callable[..., list[Any]]
 
 @pytest.fixture
 def replicated():
-    """`replicated(function, inputs)` gives, as arrays, what a program returns on as many replicas as there are tuples."""
+    """`replicated(function, inputs)` runs a program on a replica for each tuple, and returns the results as arrays."""
 
     def run(function, inputs):
         program = _trace(function, *[tf.TensorSpec(np.shape(value), np.asarray(value).dtype) for value in inputs[0]])
@@ -145,7 +147,7 @@ def replicated():
 
 @pytest.fixture
 def pipelined():
-    """`pipelined(strategy, stages, infeed, rate)` trains stages by gradient descent, and gives the queue of results."""
+    """`pipelined(strategy, stages, infeed, rate)` trains stages by gradient descent, and returns the outfeed queue."""
 
     def run(strategy, stages, infeed, rate, **options):
         outfeed = ipu.IPUOutfeedQueue()
@@ -171,7 +173,7 @@ def pipelined():
 
 @pytest.fixture
 def arrays():
-    """`arrays(count, shape, dtype)` makes arrays of small numbers, whose sums are exact in every type."""
+    """`arrays(count, shape, dtype)` returns arrays of small integers, whose sums are exact in every type."""
 
     def make(count, shape, dtype=np.float32, seed=0):
         random = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Sums, means, broadcasts and exchanges over replicas, against NumPy."""
+"""Collectives over replicas against NumPy: sums, means, broadcasts, all-gather and all-to-all."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from tensorflow_ipu.ops.cross_replica_ops import (
     cross_replica_sum,
 )
 
-# Whose sums of small whole numbers are exact.
+# Types in which sums of small integers are exact.
 NUMBERS = [
     *(tf.as_dtype(f"{kind}{bits}").as_numpy_dtype for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
     *(dtype.as_numpy_dtype for dtype in (tf.bfloat16, tf.float16, tf.float32, tf.float64)),
@@ -36,7 +36,7 @@ def test_sum_and_mean_of_every_type_of_number(replicated, arrays):
     replicas = 16
     values = [arrays(replicas, [33], dtype) for dtype in NUMBERS]
     of_int8 = [np.array([-5, 100, 7], np.int8), np.array([0, 120, 8], np.int8)] * (replicas // 2)
-    halves = [np.array(each, np.float16) for each in ([2048, 60000], [1, 60000], *[[0, 60000]] * 13, [1, 60000])]
+    halves = [np.array(pair, np.float16) for pair in ([2048, 60000], [1, 60000], *[[0, 60000]] * 13, [1, 60000])]
 
     def program(*xs):
         means = cross_replica_mean(xs[-3]), cross_replica_mean(xs[-2], 2), cross_replica_mean(xs[-1])
@@ -45,12 +45,12 @@ def test_sum_and_mean_of_every_type_of_number(replicated, arrays):
     for *sums, of_halves, mean, mean_of_int8, mean_of_halves in replicated(
         program, list(zip(*values, of_int8, halves, strict=True))
     ):
-        for result, each, dtype in zip(sums, values, NUMBERS, strict=True):
+        for result, operands, dtype in zip(sums, values, NUMBERS, strict=True):
             assert result.dtype == dtype
-            np.testing.assert_array_equal(result, np.sum(np.asarray(each, np.float64), 0).astype(dtype))
+            np.testing.assert_array_equal(result, np.sum(np.asarray(operands, np.float64), 0).astype(dtype))
         np.testing.assert_array_equal(mean, sums[-1] / replicas)
-        assert mean_of_int8.tolist() == [-2, 110, 7]  # Rounded toward zero.
-        assert of_halves.tolist() == [2050, np.inf]  # They are added up in float32.
+        assert mean_of_int8.tolist() == [-2, 110, 7]  # Means are rounded toward zero.
+        assert of_halves.tolist() == [2050, np.inf]  # The sum is computed in float32.
         assert mean_of_halves[1] == 60000
 
 
@@ -65,7 +65,7 @@ def test_any_shape_type_and_group(replicated, arrays, data):
     values = arrays(replicas, shape, dtype)
     results = replicated(lambda x: cross_replica_sum(x, groups), [(value,) for value in values])
     for group in members(replicas, groups):
-        expected = np.sum([values[each].astype(np.float64) for each in group], 0).astype(dtype)
+        expected = np.sum([values[member].astype(np.float64) for member in group], 0).astype(dtype)
         for replica in group:
             np.testing.assert_array_equal(results[replica], expected)
 
@@ -84,11 +84,11 @@ def test_broadcasts_sums_of_all_and_inputs_that_are_used_again(replicated, array
         )
 
     results = replicated(program, list(zip(values, flags, strict=True)))
-    for replica, (value, flag, total, mean, own) in enumerate(results):
+    for replica, (value, flag, total, mean, x) in enumerate(results):
         np.testing.assert_array_equal(value, values[2])
         np.testing.assert_array_equal(flag, flags[replica // 2 * 2 + 1])
-        np.testing.assert_array_equal(own, values[replica])
-        np.testing.assert_array_equal(total, sum(values) + own)
+        np.testing.assert_array_equal(x, values[replica])
+        np.testing.assert_array_equal(total, sum(values) + x)
         np.testing.assert_array_equal(mean, sum(values) / 4)
 
 
@@ -119,16 +119,16 @@ def test_gradients_take_the_way_back(replicated):
     }
 
     def program(x, weight):
-        found = []
+        gradients = []
         for function in functions:
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 loss = weight * tf.autograph.to_graph(function)(x)
-            found.append(tape.gradient(loss, x))
-        return tf.stack(found)
+            gradients.append(tape.gradient(loss, x))
+        return tf.stack(gradients)
 
-    found = replicated(program, [(np.float32(r + 1), np.float32(10 * r)) for r in range(4)])
-    np.testing.assert_array_equal(np.transpose(found), list(functions.values()))
+    gradients = replicated(program, [(np.float32(r + 1), np.float32(10 * r)) for r in range(4)])
+    np.testing.assert_array_equal(np.transpose(gradients), list(functions.values()))
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -159,21 +159,21 @@ def test_sessions_sum_in_programs_loops_and_gradients_and_without_a_program(repl
 
 def test_a_group_root_or_factor_that_cannot_be_is_refused_when_the_program_runs(replicated, strategy, refused):
     invalid = tf.errors.InvalidArgumentError
-    for count, words, function in (
+    for count, message, function in (
         (4, r"group size \(3\) does not divide .* replicas \(4\)", lambda x: cross_replica_sum(x, 3)),
         (2, "`root` is 2", lambda x: cross_replica_broadcast(x, root=2)),
         (2, "group size", lambda x: all_gather(x, 4)),
     ):
-        refused(invalid, words, replicated, function, [(np.float32(0),)] * count)
+        refused(invalid, message, replicated, function, [(np.float32(0),)] * count)
     for function in (cross_replica_sum, all_gather):
         program = tf.function(lambda x, function=function: function(x, 2), jit_compile=True)
         refused(invalid, "group size", strategy.run, program, (tf.constant(0.0),))
 
 
 def test_bad_arguments_are_refused_when_the_program_is_traced(refused):
-    one = tf.constant(1.0)
+    scalar = tf.constant(1.0)
     with tf.Graph().as_default():
-        for error, words, call in (
+        for error, message, call in (
             (ValueError, "`replica_group_size`", lambda: cross_replica_sum(tf.constant(1.0), -1)),
             (TypeError, "`replica_group_size`", lambda: cross_replica_mean(tf.constant(1.0), 2.0)),
             (TypeError, "`replica_group_size`", lambda: cross_replica_mean(tf.constant(1.0), True)),
@@ -184,12 +184,12 @@ def test_bad_arguments_are_refused_when_the_program_is_traced(refused):
             (TypeError, "`root`", lambda: cross_replica_broadcast(tf.constant(1.0), 1.0)),
             (TypeError, "`orthogonal`", lambda: ReplicaGroups(2, orthogonal=1)),
             (ValueError, "`size`", lambda: ReplicaGroups(0)),
-            (ValueError, f"`size` is {2**63}, and there are at most 65536 replicas", lambda: ReplicaGroups(2**63)),
+            (ValueError, f"`size` must be at most 65536 replicas, but is {2**63}", lambda: ReplicaGroups(2**63)),
         ):
-            refused(error, words, call)
+            refused(error, message, call)
     for function in (cross_replica_sum, cross_replica_mean, cross_replica_broadcast):
-        refused(RuntimeError, f"`{function.__name__}` can only be called in a program", function, one)
-    refused(tf.errors.FailedPreconditionError, r"IPUStrategy\.run", tf.function(cross_replica_sum), one)
+        refused(RuntimeError, f"`{function.__name__}` can only be called in a program", function, scalar)
+    refused(tf.errors.FailedPreconditionError, r"IPUStrategy\.run", tf.function(cross_replica_sum), scalar)
 
 
 def test_assume_equal_keeps_structure_and_values(replicated, refused):
@@ -202,9 +202,9 @@ def test_assume_equal_keeps_structure_and_values(replicated, refused):
     assert replicated(assume_equal_across_replicas, [(np.float32(r),) for r in range(2)]) == [0.0, 1.0]
 
 
-def exchanged(values, split, concat):
+def all_to_all_of(values, split, concat):
     parts = [np.split(value, len(values), split) for value in values]
-    return [np.concatenate([own[rank] for own in parts], concat) for rank in range(len(values))]
+    return [np.concatenate([of_replica[rank] for of_replica in parts], concat) for rank in range(len(values))]
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
@@ -217,7 +217,7 @@ def test_all_to_all_of_any_shape_and_dimensions(replicated, arrays, data):
     shape[split] *= replicas
     values = arrays(replicas, shape, data.draw(st.sampled_from([*NUMBERS, np.bool_])))
     results = replicated(lambda x: all_to_all(x, split, concat, replicas), [(value,) for value in values])
-    for result, expected in zip(results, exchanged(values, split, concat), strict=True):
+    for result, expected in zip(results, all_to_all_of(values, split, concat), strict=True):
         np.testing.assert_array_equal(result, expected)
 
 
@@ -225,7 +225,7 @@ def test_all_to_all_takes_a_shape_that_is_unknown_when_the_program_is_traced(rep
     values = arrays(2, [3, 4])
     unknown = tf.function(lambda x: x + 0.0, input_signature=[tf.TensorSpec(None, tf.float32)])
     results = replicated(lambda x: all_to_all(unknown(x), 1, 0, 2), [(value,) for value in values])
-    for result, expected in zip(results, exchanged(values, 1, 0), strict=True):
+    for result, expected in zip(results, all_to_all_of(values, 1, 0), strict=True):
         np.testing.assert_array_equal(result, expected)
 
 
@@ -239,13 +239,13 @@ def test_exchanges_in_groups_and_of_each_of_a_list(replicated, arrays):
         return all_gather(x, 2), all_gather(x, across), all_gather(x, 1), all_to_all(pair, 0, 0, across), gathered
 
     results = replicated(program, list(zip(values, flags, pairs, strict=True)))
-    for replica, (near, far, own, turned, gathered) in enumerate(results):
-        for found, expected in zip(gathered, (values, flags, np.zeros([4, 3, 0])), strict=True):
-            np.testing.assert_array_equal(found, np.stack(expected))
+    for replica, (near, far, single, received, gathered) in enumerate(results):
+        for actual, expected in zip(gathered, (values, flags, np.zeros([4, 3, 0])), strict=True):
+            np.testing.assert_array_equal(actual, np.stack(expected))
         np.testing.assert_array_equal(near, np.stack(values[replica // 2 * 2 :][:2]))
         np.testing.assert_array_equal(far, np.stack(values[replica % 2 :: 2]))
-        np.testing.assert_array_equal(own, values[replica][None])
-        np.testing.assert_array_equal(turned, exchanged(pairs[replica % 2 :: 2], 0, 0)[replica // 2])
+        np.testing.assert_array_equal(single, values[replica][None])
+        np.testing.assert_array_equal(received, all_to_all_of(pairs[replica % 2 :: 2], 0, 0)[replica // 2])
 
 
 def test_gradients_are_the_exchange_backwards_and_the_sum_of_what_all_replicas_want(replicated, arrays):
@@ -259,30 +259,30 @@ def test_gradients_are_the_exchange_backwards_and_the_sum_of_what_all_replicas_w
         return tape.gradient(exchanged_loss, x), tape.gradient(gathered_loss, x)
 
     results = replicated(program, list(zip(values, weights, of_gathered, strict=True)))
-    for replica, expected in enumerate(exchanged(weights, 1, 0)):
+    for replica, expected in enumerate(all_to_all_of(weights, 1, 0)):
         np.testing.assert_array_equal(results[replica][0], expected)
         np.testing.assert_array_equal(results[replica][1], of_gathered[0][replica] + of_gathered[1][replica])
 
 
 def test_a_single_replica_exchanges_with_itself(strategy):
     program = tf.function(lambda x: (all_gather(x, 1), all_to_all(x, 0, 1, 1)), jit_compile=True)
-    gathered, same = strategy.run(program, (tf.constant([[1.0, 2.0]]),))
+    gathered, received = strategy.run(program, (tf.constant([[1.0, 2.0]]),))
     np.testing.assert_array_equal(gathered, [[[1.0, 2.0]]])
-    np.testing.assert_array_equal(same, [[1.0, 2.0]])
+    np.testing.assert_array_equal(received, [[1.0, 2.0]])
 
 
 def test_dimensions_and_factors_that_cannot_be_are_refused_when_the_program_is_traced(refused):
     with tf.Graph().as_default():
         x = tf.zeros([4, 3])
-        for error, words, function, arguments in (
+        for error, message, function, arguments in (
             *((ValueError, "`split_dimension`", all_to_all, (dimension, 0, 2)) for dimension in (-1, 2)),
             *((ValueError, "`concat_dimension`", all_to_all, (0, dimension, 2)) for dimension in (-1, 2)),
             (TypeError, "`split_dimension`", all_to_all, (0.0, 0, 2)),
-            (ValueError, "`replication_factor`, which is 2, must divide", all_to_all, (1, 0, 2)),
+            (ValueError, "`replication_factor` must divide .*, but is 2", all_to_all, (1, 0, 2)),
             *((TypeError, "`replication_factor`", all_gather, (factor,)) for factor in (None, 1.5, ReplicaGroups())),
             (ValueError, "`replication_factor`", all_gather, (0,)),
         ):
-            refused(error, words, function, x, *arguments)
+            refused(error, message, function, x, *arguments)
         refused(ValueError, "`x`", all_gather, [], 2)
     for call in (lambda: all_gather(tf.zeros([2]), 1), lambda: all_to_all(tf.zeros([2]), 0, 0, 1)):
         refused(RuntimeError, "can only be called in a program", call)

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification against TensorFlow's functions and the definition."""
+"""Connectionist temporal classification, compared with TensorFlow's functions and the definition."""
 
 import itertools
 
@@ -16,19 +16,21 @@ LABEL_LENGTHS = tf.constant([3, 1, 2])
 
 
 def probabilities(blank):
-    """The probability of each sequence of labels, a dict for each element of the batch, by trying all paths."""
+    """Returns the probabilities of all label sequences, a dict for each element of the batch, by trying all paths."""
     probs = tf.nn.softmax(LOGITS).numpy().astype(np.float64)
     results = []
     for row, length in enumerate(LENGTHS.numpy()):
-        found = {}
+        probability = {}
         for path in itertools.product(range(CLASSES), repeat=int(length)):
             labels = tuple(key for key, _ in itertools.groupby(path) if key != blank)
-            found[labels] = found.get(labels, 0) + np.prod([probs[step, row, label] for step, label in enumerate(path)])
-        results.append(found)
+            probability[labels] = probability.get(labels, 0) + np.prod(
+                [probs[step, row, label] for step, label in enumerate(path)]
+            )
+        results.append(probability)
     return results
 
 
-def both(function, data):
+def loss_and_gradient(function, data):
     with tf.GradientTape() as tape:
         tape.watch(data)
         loss = function(data)
@@ -39,10 +41,12 @@ def both(function, data):
 @pytest.mark.parametrize("blank", [0, -1])
 def test_loss_and_gradient_are_those_of_tensorflow(blank):
     labels = LABELS if blank == 0 else tf.maximum(LABELS - 1, 0)
-    expected = both(lambda x: tf.nn.ctc_loss(labels, x, LABEL_LENGTHS, LENGTHS, blank_index=blank % CLASSES), LOGITS)
-    ours = both(lambda x: nn_ops.ctc_loss_v2(labels, x, LABEL_LENGTHS, LENGTHS, blank), LOGITS)
-    for one, other in zip(ours, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    expected = loss_and_gradient(
+        lambda x: tf.nn.ctc_loss(labels, x, LABEL_LENGTHS, LENGTHS, blank_index=blank % CLASSES), LOGITS
+    )
+    actual = loss_and_gradient(lambda x: nn_ops.ctc_loss_v2(labels, x, LABEL_LENGTHS, LENGTHS, blank), LOGITS)
+    for result, reference in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(result, reference, rtol=1e-4, atol=1e-5)
 
 
 def with_log_probs(log_probs):
@@ -50,28 +54,28 @@ def with_log_probs(log_probs):
 
 
 def test_loss_is_that_of_the_definition_and_of_log_probabilities_that_of_their_logits():
-    """Adding a number to the logarithms of all classes of a step takes it from the loss."""
-    loss, gradient = both(lambda x: nn_ops.ctc_loss_v2(LABELS, x, LABEL_LENGTHS, LENGTHS, 0), LOGITS)
-    wanted = [tuple(row[:length]) for row, length in zip(LABELS.numpy(), LABEL_LENGTHS.numpy(), strict=True)]
-    expected = [-np.log(found[labels]) for found, labels in zip(probabilities(0), wanted, strict=True)]
+    """A constant that is added to the log probabilities of a step is subtracted from the loss."""
+    loss, gradient = loss_and_gradient(lambda x: nn_ops.ctc_loss_v2(LABELS, x, LABEL_LENGTHS, LENGTHS, 0), LOGITS)
+    sequences = [tuple(row[:length]) for row, length in zip(LABELS.numpy(), LABEL_LENGTHS.numpy(), strict=True)]
+    expected = [-np.log(probability[labels]) for probability, labels in zip(probabilities(0), sequences, strict=True)]
     np.testing.assert_allclose(loss, expected, rtol=1e-4)
     shifted = with_log_probs(tf.nn.log_softmax(LOGITS) + 0.5)
     np.testing.assert_allclose(shifted, loss - 0.5 * tf.cast(LENGTHS, tf.float32), rtol=1e-4)
-    behind, of_behind = both(lambda x: with_log_probs(tf.nn.log_softmax(x)), LOGITS)
-    np.testing.assert_allclose(behind, loss, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(of_behind, gradient, rtol=1e-4, atol=1e-5)
+    composed, composed_gradient = loss_and_gradient(lambda x: with_log_probs(tf.nn.log_softmax(x)), LOGITS)
+    np.testing.assert_allclose(composed, loss, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(composed_gradient, gradient, rtol=1e-4, atol=1e-5)
 
 
 def test_gradient_of_log_probabilities_counts_the_softmax_in():
-    """It is that of the logits, as a program for the machine gets it; `log_softmax` passes it on unchanged."""
+    """The gradient is that of the logits, as on the machine. A `log_softmax` passes it on unchanged."""
 
-    def ours():
-        return both(with_log_probs, tf.nn.log_softmax(LOGITS))
+    def program():
+        return loss_and_gradient(with_log_probs, tf.nn.log_softmax(LOGITS))
 
-    expected = both(lambda x: tf.nn.ctc_loss(LABELS, x, LABEL_LENGTHS, LENGTHS, blank_index=0), LOGITS)
-    for actual in (tf.function(ours, jit_compile=True)(), ours()):
-        for one, other in zip(actual, expected, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    expected = loss_and_gradient(lambda x: tf.nn.ctc_loss(LABELS, x, LABEL_LENGTHS, LENGTHS, blank_index=0), LOGITS)
+    for actual in (tf.function(program, jit_compile=True)(), program()):
+        for result, reference in zip(actual, expected, strict=True):
+            np.testing.assert_allclose(result, reference, rtol=1e-4, atol=1e-5)
 
 
 def test_graphs_of_tensorflow_1_have_the_same_results():
@@ -90,10 +94,10 @@ def test_graphs_of_tensorflow_1_have_the_same_results():
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         actual = session.run(results())
     expected = results()
-    for one, other in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4)
-    for left, right in zip(*expected[:2], strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-5)
+    for result, reference in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
+        np.testing.assert_allclose(result, reference, rtol=1e-4)
+    for from_logits, from_log_probs in zip(*expected[:2], strict=True):
+        np.testing.assert_allclose(from_logits, from_log_probs, rtol=1e-5)
 
 
 @pytest.mark.parametrize("loss", [nn_ops.ctc_loss_v2, nn_ops.ctc_loss_with_log_probs])
@@ -110,11 +114,11 @@ def test_wide_search_finds_the_most_probable_sequences(blank, compiled):
         return nn_ops.ctc_beam_search_decoder(LOGITS, LENGTHS, 300, 4, blank)
 
     scores, lengths, labels = tf.function(search, jit_compile=True)() if compiled else search()
-    for row, found in enumerate(probabilities(blank % CLASSES)):
-        best = sorted(found.items(), key=lambda item: -item[1])[:4]
+    for row, probability in enumerate(probabilities(blank % CLASSES)):
+        best = sorted(probability.items(), key=lambda item: -item[1])[:4]
         np.testing.assert_allclose(scores[row], [np.log(value) for _, value in best], rtol=1e-4)
-        for path, (wanted, _) in enumerate(best):
-            assert tuple(labels[row, path, : lengths[row, path]].numpy()) == wanted
+        for path, (sequence, _) in enumerate(best):
+            assert tuple(labels[row, path, : lengths[row, path]].numpy()) == sequence
 
 
 def test_narrow_search_returns_sequences_it_kept_the_best_first():
@@ -129,5 +133,5 @@ def test_classes_and_paths_that_do_not_exist_or_are_not_known_are_refused(refuse
         refused(ValueError, "`blank_index=", nn_ops.ctc_beam_search_decoder, LOGITS, LENGTHS, blank_index=blank)
         refused(ValueError, "`blank_index=", nn_ops.ctc_loss_v2, LABELS, LOGITS, LABEL_LENGTHS, LENGTHS, blank)
     loss = tf.function(lambda logits: nn_ops.ctc_loss_v2(LABELS, logits, LABEL_LENGTHS, LENGTHS, 0))
-    words, unknown = r"`logits` has the shape \(5, 3, None\).*`tf\.ensure_shape`", tf.TensorSpec([STEPS, BATCH, None])
-    refused(ValueError, words, loss.get_concrete_function, unknown)
+    message, unknown = r"`logits` has the shape \(5, 3, None\).*`tf\.ensure_shape`", tf.TensorSpec([STEPS, BATCH, None])
+    refused(ValueError, message, loss.get_concrete_function, unknown)

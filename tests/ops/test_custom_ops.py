@@ -1,4 +1,4 @@
-"""Users' C++ functions in programs: numbers, gradients, order, replicas, failures, and their compilation."""
+"""C++ functions of users in programs: results, gradients, order, replicas, failures, and compilation."""
 
 from __future__ import annotations
 
@@ -63,21 +63,21 @@ def library(tmp_path_factory):
     return compile_user_operation(source, ["-O1"])
 
 
-def plain(a, b):
+def in_tensorflow(a, b):
     return a * b, tf.reduce_sum(a)
 
 
 def test_numbers_and_gradients_are_tensorflows_in_a_loop_and_of_those_inputs_that_were_asked_for(library, strategy):
     def training(function):
-        a, found = A, tf.zeros([2, 3])
+        a, gradients = A, tf.zeros([2, 3])
         for _ in tf.range(3):
             with tf.GradientTape() as tape:
                 tape.watch([a, B])
                 product, total = function(a, B)
                 loss = tf.reduce_sum(product * product) + 3 * total
-            found = tf.stack(tape.gradient(loss, [a, B]))
+            gradients = tf.stack(tape.gradient(loss, [a, B]))
             a = product / total
-        return a, found
+        return a, gradients
 
     def program():
         trained = [
@@ -91,10 +91,10 @@ def test_numbers_and_gradients_are_tensorflows_in_a_loop_and_of_those_inputs_tha
         return trained, tf.gradients(product, [A, B], unconnected_gradients="zero")
 
     trained, of_one = strategy.run(tf.function(program))
-    expected = tf.function(lambda: training(plain))()
-    for found in trained:
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5)
+    expected = tf.function(lambda: training(in_tensorflow))()
+    for results in trained:
+        for actual, value in zip(results, expected, strict=True):
+            np.testing.assert_allclose(actual, value, rtol=1e-5)
     np.testing.assert_allclose(of_one, [10 * B, [0, 0, 0]])
 
 
@@ -114,8 +114,8 @@ def test_keras_traces_a_layer_for_a_batch_of_any_size_and_trains_it(library, str
         losses = model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, shuffle=False).history["loss"]
         return [losses, *model.get_weights()]
 
-    for found, expected in zip(trained(called), trained(lambda x: x * x), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-4)
+    for actual, expected in zip(trained(called), trained(lambda x: x * x), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4)
 
 
 def test_a_function_that_was_traced_for_any_size_is_no_program(library, strategy, refused):
@@ -124,9 +124,9 @@ def test_a_function_that_was_traced_for_any_size_is_no_program(library, strategy
         outs = {"output_types": [tf.float32] * 2, "output_shapes": [a.shape, []]}
         return cpu_user_operation([a, a], library, outs, name="work")[0]
 
-    program = traced.get_concrete_function()  # Where no program is traced; the run takes it as it is.
-    words = r"`work`: `outs` says the shape \[\?\], and a program has"
-    refused(tf.errors.InvalidArgumentError, words, strategy.run, program, (A,))
+    program = traced.get_concrete_function()  # No program is traced here, and the run uses this trace.
+    message = r"`work`: `outs` has the shape \[\?\], but a program needs"
+    refused(tf.errors.InvalidArgumentError, message, strategy.run, program, (A,))
 
 
 def test_each_replica_calls_once_a_step(library, replicas):
@@ -159,32 +159,32 @@ def test_forked_process_leaves_the_library_of_its_parent(tmp_path):
 
 def test_faults_are_named(library, strategy, tmp_path, refused):
     program = tf.function(lambda: cpu_user_operation([A, B], library, OUTS, name="throwing", attributes="throw"))
-    words = r"`throwing` \(\S*test_custom_ops.py:\d+\): it threw: no throwing"
-    refused(tf.errors.UnknownError, words, strategy.run, program)
+    message = r"`throwing` \(\S*test_custom_ops.py:\d+\): it threw: no throwing"
+    refused(tf.errors.UnknownError, message, strategy.run, program)
     wrong = tmp_path / "wrong.cc"
     wrong.write_text("this is no C++")
-    for words, sources in (
+    for message, sources in (
         (r"(?s)does not compile `sources`:.*wrong.cc", [wrong]),
-        ("must be paths of C\\+\\+ files, but `nowhere.cc` is none", "nowhere.cc"),
+        ("must be paths of C\\+\\+ files, but `nowhere.cc` is not a file", "nowhere.cc"),
         ("but `#include <vector>`... is code: write it to a file", "\n#include <vector>\n" + 300 * "// long\n"),
         ("`sources` must be the path of a C\\+\\+ file, or several, but is empty", []),
     ):
-        refused(ValueError, words, compile_user_operation, sources)
+        refused(ValueError, message, compile_user_operation, sources)
     unknown = {"output_types": [tf.float32], "output_shapes": [[None]]}
-    for words, path, arguments in (
+    for message, path, arguments in (
         ("Expected attributes to be a 'str' type, but was int: `1`", library, {"attributes": 1}),
         ("Expected gradient_attributes to be a 'str' type, but was bytes", library, {"gradient_attributes": b"1"}),
         ("but `nowhere.so` is no file", "nowhere.so", {}),
         ("`library_path` is `.*wrong.cc`, which cannot be loaded", str(wrong), {}),
         ('has no function `Other`: declare it with `extern "C"`', library, {"op_name": "Other"}),
-        ("numbers of `inputs`, 0 to 0, but is \\[1\\]", library, {"inputs_with_gradients": [1]}),
+        ("indices of `inputs`, 0 to 0, but is \\[1\\]", library, {"inputs_with_gradients": [1]}),
         ("`outs` must be a dict with the lists", library, {"outs": {"types": []}}),
         ("as many types as shapes, all of them static", library, {"outs": unknown}),
     ):
         program = tf.function(lambda: cpu_user_operation([A], path, **arguments))  # noqa: B023
-        refused(ValueError, words, strategy.run, program)
-    words = "`cpu_user_operation` can only be called in a program"
-    refused(RuntimeError, words, cpu_user_operation, [A, B], library, OUTS)
+        refused(ValueError, message, strategy.run, program)
+    message = "`cpu_user_operation` can only be called in a program"
+    refused(RuntimeError, message, cpu_user_operation, [A, B], library, OUTS)
     outs = {"output_types": [tf.float32], "output_shapes": [[3]]}
     counted = tf.function(lambda a: tf.gradients(cpu_user_operation([a], library, outs, op_name="Count"), a))
     refused(ValueError, "has no function `Count_grad`.*`tf.stop_gradient`", strategy.run, counted, (A,))

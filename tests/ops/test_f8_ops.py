@@ -1,4 +1,4 @@
-"""Numbers of eight bits and generic floats against ml_dtypes, TensorFlow and a search through a format."""
+"""Eight-bit floats and generic floats against ml_dtypes, TensorFlow, and a search among the values of a format."""
 
 import ml_dtypes
 import numpy as np
@@ -26,7 +26,7 @@ def test_every_code_is_the_number_that_it_is_elsewhere_and_in_graphs_of_tensorfl
 
 @pytest.fixture
 def converting(replicas):
-    """The codes that a program makes of halves, where this is asked of floating point."""
+    """`converting(values, fmt)` returns the codes of values; options set `floating_point_behaviour`."""
 
     def codes(values, fmt, scale=0, **behaviour):
         convert = tf.function(lambda x: convert_to_f8(x, create_metadata(fmt, scale)).data, jit_compile=True)
@@ -39,7 +39,7 @@ def converting(replicas):
 @pytest.mark.parametrize(("fmt", "dtype", "largest"), TYPES)
 def test_every_half_is_rounded_as_elsewhere_and_beyond_the_largest_cut_off_or_nan(converting, fmt, dtype, largest):
     halves = np.arange(65536, dtype=np.uint16).view(np.float16)
-    with np.errstate(invalid="ignore"):  # There, too, what is beyond it is NaN.
+    with np.errstate(invalid="ignore"):  # ml_dtypes, too, converts larger values to NaN.
         expected = halves.astype(np.float32).astype(dtype).view(np.uint8)
     assert np.array_equal(converting(halves, fmt, nanoo=True), expected)
     within = np.abs(halves.astype(np.float32)) <= largest
@@ -57,8 +57,9 @@ def test_halves_round_to_a_neighbour_at_random_where_that_is_asked_for(convertin
     halves = np.tile(np.array(values, np.float16), [4000, 1])
     codes = converting(halves, fmt, esr=StochasticRoundingBehaviour.ON)
     for half, got in zip(halves[0].astype(np.float64), codes.view(dtype).astype(np.float64).T, strict=True):
-        at = np.searchsorted(numbers, half)
-        below, above = (numbers[at], numbers[at]) if numbers[at] == half else (numbers[at - 1], numbers[at])
+        index = np.searchsorted(numbers, half)
+        above = numbers[index]
+        below = above if above == half else numbers[index - 1]
         assert np.unique(got).tolist() == sorted({float(below), float(above)})
         share = (half - below) / (above - below) if above > below else 0
         assert abs(got.mean() - half) <= 4 * (above - below) * np.sqrt(share * (1 - share) / 4000)
@@ -78,9 +79,9 @@ def test_overflow_of_a_conversion_stops_a_program(converting):
 @pytest.mark.parametrize("fmt", Format)
 def test_scale_is_a_power_of_two_that_numbers_are_multiplied_by(fmt):
     codes = tf.constant([0, 1, 0x20, 0x41, 0x90], tf.uint8)
-    plain = convert_from_f8([codes, create_metadata(fmt)], tf.float32)
+    unscaled = convert_from_f8([codes, create_metadata(fmt)], tf.float32)
     for scale in (-32, 5, 31):
-        half = tf.cast(plain * 2.0**scale, tf.float16)
+        half = tf.cast(unscaled * 2.0**scale, tf.float16)
         assert np.array_equal(convert_from_f8([codes, create_metadata(fmt, scale)]), half)
         if 2.0**-24 <= 2.0**scale <= 65504:
             assert convert_from_f8(convert_to_f8([2.0**scale], create_metadata(fmt, scale))).numpy() == 2.0**scale
@@ -101,15 +102,15 @@ def quarter(shape, fmt=Format.F143, scale=-2, seed=0):
 
 def test_product_is_that_of_the_numbers():
     lhs, rhs = quarter([2, 3, 4]), quarter([2, 4, 5], Format.F152, seed=1)
-    one = tf.ones([2, 3, 4], tf.float16)  # One side may be a plain tensor.
+    ones = tf.ones([2, 3, 4], tf.float16)  # One side may be a tensor of floats.
 
     def product():
-        return f8_ops.f8_matmul(lhs, rhs), f8_ops.f8_matmul(one, rhs)
+        return f8_ops.f8_matmul(lhs, rhs), f8_ops.f8_matmul(ones, rhs)
 
     for results in (tf.function(product, jit_compile=True)(), product()):
-        for result, left in zip(results, (convert_from_f8(lhs, tf.float32), tf.cast(one, tf.float32)), strict=True):
+        for result, factor in zip(results, (convert_from_f8(lhs, tf.float32), tf.cast(ones, tf.float32)), strict=True):
             assert result.dtype == tf.float16
-            np.testing.assert_allclose(result, left @ convert_from_f8(rhs, tf.float32), rtol=2e-3, atol=1e-3)
+            np.testing.assert_allclose(result, factor @ convert_from_f8(rhs, tf.float32), rtol=2e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -126,12 +127,12 @@ def test_convolution_is_that_of_the_numbers(function, shape, filter_shape, refus
     rank = len(shape)
     turned = QuarterTensor(tf.transpose(x.data, [0, rank - 1, *range(1, rank - 1)]), x.metadata)
     for stride in (1, 2):
-        plain = tf.nn.convolution(*wide, stride, "SAME")
+        expected = tf.nn.convolution(*wide, stride, "SAME")
         strides = [1, 1, *[stride] * (rank - 2)]
         first = function(turned, w, strides, "SAME", data_format="NC" + "DHW"[5 - rank :])
         for result in (function(x, w, stride, "SAME"), tf.transpose(first, [0, *range(2, rank), 1])):
             assert result.dtype == tf.float16
-            np.testing.assert_allclose(result, plain, rtol=2e-3, atol=2e-3)
+            np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-3)
     refused(ValueError, "`data_format` must be", function, x, w, 1, "SAME", data_format="CWN")
 
 
@@ -139,9 +140,9 @@ def test_convolution_takes_explicit_padding_and_dilations():
     x, w = quarter([2, 9, 8, 3]), quarter([3, 2, 3, 4], seed=1)
     padding = [[0, 0], [1, 2], [0, 1], [0, 0]]
     wide = convert_from_f8(x, tf.float32), convert_from_f8(w, tf.float32)
-    plain = tf.nn.conv2d(*wide, 1, padding, dilations=[1, 2, 1, 1])
+    expected = tf.nn.conv2d(*wide, 1, padding, dilations=[1, 2, 1, 1])
     result = f8_ops.f8_conv_2d(x, w, [1, 1, 1, 1], padding, dilations=[2, 1])
-    np.testing.assert_allclose(result, plain, rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-3)
 
 
 def test_quarter_tensor_holds_bits_and_metadata():
@@ -150,12 +151,12 @@ def test_quarter_tensor_holds_bits_and_metadata():
     data, metadata = tensor
     assert np.array_equal(data, tensor.numpy()[0])
     assert np.array_equal(tensor[1], np.asarray(data)[1])
-    other = QuarterTensor(np.zeros([3, 2], np.uint8), 0)
-    assert isinstance(other.data, tf.Variable)
-    assert other != tensor
-    other.assign(tensor.numpy())
-    assert other == tensor
-    assert np.array_equal(other.metadata, metadata)
+    variable = QuarterTensor(np.zeros([3, 2], np.uint8), 0)
+    assert isinstance(variable.data, tf.Variable)
+    assert variable != tensor
+    variable.assign(tensor.numpy())
+    assert variable == tensor
+    assert np.array_equal(variable.metadata, metadata)
 
 
 def test_arguments_that_cannot_be_are_refused(refused):
@@ -181,27 +182,27 @@ X = np.concatenate([
 ]).astype(np.float32)  # fmt: skip
 
 
-def numbers(man, exp, bias, denorm, inf):
-    """All numbers of a format that are not negative, ascending."""
+def values_of(man, exp, bias, denorm, inf):
+    """Returns all values of a format that are not negative, ascending."""
     fractions = np.arange(1 << man) / (1 << man)
-    found = [0.0] + ([f * 2.0 ** (1 - bias) for f in fractions] if denorm else [])
+    values = [0.0] + ([f * 2.0 ** (1 - bias) for f in fractions] if denorm else [])
     for e in range(1, (1 << exp) - inf):
-        found += [(1 + f) * 2.0 ** (e - bias) for f in fractions]
-    return np.unique(found)
+        values += [(1 + f) * 2.0 ** (e - bias) for f in fractions]
+    return np.unique(values)
 
 
-def searched(x, known, mode):
-    above = np.minimum(np.searchsorted(known, abs(x)), len(known) - 1)
-    above = np.where(known[np.maximum(above - 1, 0)] == abs(x), above - 1, above)
-    exact = known[above] == abs(x)
+def searched(x, values, mode):
+    above = np.minimum(np.searchsorted(values, abs(x)), len(values) - 1)
+    above = np.where(values[np.maximum(above - 1, 0)] == abs(x), above - 1, above)
+    exact = values[above] == abs(x)
     below = np.where(exact | (above == 0), above, above - 1)
-    low, high = known[below], known[above]
+    low, high = values[below], values[above]
     up = {
         "RZ": np.zeros(len(x), bool), "RU": x > 0, "RD": x < 0,
         "RN": (abs(x) - low > high - abs(x)) | ((abs(x) - low == high - abs(x)) & (below % 2 == 1)),
         "RA": abs(x) - low >= high - abs(x),
     }[mode]  # fmt: skip
-    return np.sign(x) * np.minimum(np.where(up, high, low), known[-1])
+    return np.sign(x) * np.minimum(np.where(up, high, low), values[-1])
 
 
 @pytest.mark.parametrize(
@@ -209,15 +210,15 @@ def searched(x, known, mode):
 )
 def test_numbers_are_the_next_of_the_format(format_):
     gfloat = GenericFloat(*format_)
-    known = numbers(*format_)
-    x = X[abs(X) <= known[-1]]
+    values = values_of(*format_)
+    x = X[abs(X) <= values[-1]]
     for mode in ("RZ", "RN", "RA", "RU", "RD"):
         packed = gfloat.cast_native_to_gfloat(x, en_nanoo=False, round_mode=mode)
         assert packed.dtype == gfloat.get_gfloat_storage_dtype()
         assert packed.dtype.is_integer == gfloat.is_packed_float() == (format_[0] + format_[1] < 8)
         native = gfloat.cast_gfloat_to_native(packed)
-        assert native.dtype == (tf.float32 if known[-1] > 65504 else tf.float16)
-        np.testing.assert_array_equal(native, searched(x.astype(np.float64), known, mode))
+        assert native.dtype == (tf.float32 if values[-1] > 65504 else tf.float16)
+        np.testing.assert_array_equal(native, searched(x.astype(np.float64), values, mode))
 
 
 def test_known_formats_are_tensorflows_own_in_a_program(strategy):
@@ -228,7 +229,7 @@ def test_known_formats_are_tensorflows_own_in_a_program(strategy):
     def program(x):
         stored = [gfloat.cast_native_to_gfloat(x) for gfloat in formats.values()]
         pairs = zip(formats.values(), stored, strict=True)
-        return stored, [gfloat.cast_gfloat_to_native(one, "fp32") for gfloat, one in pairs]
+        return stored, [gfloat.cast_gfloat_to_native(value, "fp32") for gfloat, value in pairs]
 
     for (kind, gfloat), stored, native in zip(formats.items(), *strategy.run(program, (x,)), strict=True):
         assert stored.dtype == gfloat.get_gfloat_storage_dtype() == (tf.int16 if kind == tf.bfloat16 else kind)
@@ -253,16 +254,16 @@ def test_chance_rounds_to_both_sides_and_to_the_mean():
     gfloat = GenericFloat(2, 3, 3)
     tf.random.set_seed(1)
     x = tf.fill([4000], 1.1)
-    found = gfloat.cast_gfloat_to_native(gfloat.cast_native_to_gfloat(x, round_mode="SR"))
-    assert set(found.numpy()) == {1.0, 1.25}
-    assert np.mean(found) == pytest.approx(1.1, abs=0.01)
+    results = gfloat.cast_gfloat_to_native(gfloat.cast_native_to_gfloat(x, round_mode="SR"))
+    assert set(results.numpy()) == {1.0, 1.25}
+    assert np.mean(results) == pytest.approx(1.1, abs=0.01)
     for options, expected in (
         ({"sr_density": "Bernoulli", "sr_prob": 1.0}, {1.0}),
-        ({"sr_bits": 1}, {1.0}),  # The noise is 0 or 0.5, and 0.4 of a step more is not the next.
+        ({"sr_bits": 1}, {1.0}),  # The noise is 0 or 0.5 steps, and 1.1 is 0.4 steps above 1.
         ({"sr_density": "TruncatedNormal"}, {1.0, 1.25}),
     ):
-        found = gfloat.cast_native_to_gfloat(x, round_mode="SR", storage_type="fp32", **options)
-        assert set(found.numpy()) == expected
+        results = gfloat.cast_native_to_gfloat(x, round_mode="SR", storage_type="fp32", **options)
+        assert set(results.numpy()) == expected
 
 
 def test_functions_and_properties_are_those_of_the_format():
@@ -285,7 +286,7 @@ def test_gradients_go_straight_through_a_cast_to_floats(strategy):
         return tape.gradient(loss, x)
 
     program = tf.function(lambda: [gradient("fp32", dtype) for dtype in dtypes], jit_compile=True)
-    for found, dtype in zip(strategy.run(program), dtypes, strict=True):
-        assert found.dtype == dtype
-        assert found.numpy().tolist() == [1, 2, 3]
+    for actual, dtype in zip(strategy.run(program), dtypes, strict=True):
+        assert actual.dtype == dtype
+        assert actual.numpy().tolist() == [1, 2, 3]
         assert gradient("auto", dtype) is None

@@ -1,4 +1,4 @@
-"""Outlined functions: the numbers of plain calls, and their code in the program once."""
+"""Outlined functions: the results of plain calls, and one copy of their code in the program."""
 
 import re
 
@@ -18,33 +18,34 @@ from tensorflow_ipu.ops.gradient_capture import (
 )
 from tensorflow_ipu.ops.replication_ops import replication_index
 
-DIGEST_BYTES = 20  # Of a file of the cache, before what it keeps.
+DIGEST_BYTES = 20  # The digest with which a file of the cache begins.
 OBJECT_FILES = 8  # The field of `xla.cpu.CompilationResultProto`.
 X = tf.constant(np.random.default_rng(0).normal(size=[4, 4]) / 4, tf.float32)
 
 
-def plain(function=None, **_):
+def not_outlined(function=None, **_):
     return function if function is not None else lambda inner: inner
 
 
-def compare(strategy, body, x, rtol, how=outlined_function):
-    found = strategy.run(tf.function(lambda x: body(how, x), jit_compile=True), (x,))
-    for one, other in zip(*map(tf.nest.flatten, (found, tf.function(lambda x: body(plain, x))(x))), strict=True):
-        np.testing.assert_allclose(one, other, rtol=rtol, atol=1e-5)
+def compare(strategy, body, x, rtol, decorator=outlined_function):
+    results = strategy.run(tf.function(lambda x: body(decorator, x), jit_compile=True), (x,))
+    references = tf.function(lambda x: body(not_outlined, x))(x)
+    for actual, expected in zip(*map(tf.nest.flatten, (results, references)), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=rtol, atol=1e-5)
 
 
 def products(strategy, program):
-    """How many products of matrices the program has as XLA gets it, and its bytes without what only picks results of calls."""
+    """Returns the number of matrix products in the HLO of a program, and its size without reads of results of calls."""
     device = strategy.extended.ipu_device
     with tf.device(device):
         prepared = strategy.prepare(program, (X,)).program
         text = functions.hlo_of(prepared.function, prepared.inputs, device, "hlo").decode()
-    picked = re.compile(r"^.* (get-tuple-element\(|call\(.*to_apply=%first).*\n", re.MULTILINE)
-    return text.count(" dot("), len(picked.sub("", text))
+    reads_of_results = re.compile(r"^.* (get-tuple-element\(|call\(.*to_apply=%first).*\n", re.MULTILINE)
+    return text.count(" dot("), len(reads_of_results.sub("", text))
 
 
 def deep(outlined, calls, x, weights):
-    """So many calls of two blocks, and the gradients of all that goes in."""
+    """Returns the results of `calls` calls of two nested blocks, and the gradients of all inputs."""
 
     @outlined(name="inner")
     def inner(values, factor):
@@ -71,18 +72,18 @@ def test_numbers_and_gradients_are_those_of_plain_calls(dtype, rtol, strategy):
     x = tf.cast(X, dtype)
     with strategy.scope():
         weights = tf.Variable(tf.transpose(x))
-    compare(strategy, lambda how, x: deep(how, 2, x, weights), x, rtol)
+    compare(strategy, lambda outlined, x: deep(outlined, 2, x, weights), x, rtol)
 
 
 def test_code_is_in_the_program_once_forward_and_backward(strategy):
     with strategy.scope():
         weights = tf.Variable(X)
 
-    def of(how, calls):
-        return products(strategy, tf.function(lambda x: deep(how, calls, x, weights), jit_compile=True))[0]
+    def count(outlined, calls):
+        return products(strategy, tf.function(lambda x: deep(outlined, calls, x, weights), jit_compile=True))[0]
 
-    assert of(outlined_function, 4) == of(outlined_function, 1)
-    assert of(plain, 4) == 4 * of(plain, 1)
+    assert count(outlined_function, 4) == count(outlined_function, 1)
+    assert count(not_outlined, 4) == 4 * count(not_outlined, 1)
 
 
 CALLS = """
@@ -116,31 +117,31 @@ CALLS = """
 
 
 def machine_code(file):
-    """The bytes of machine code of an executable, as XLA's serialized results have it: a message of Protocol Buffers."""
-    contents, at, found = file.read_bytes()[DIGEST_BYTES:], 0, 0
+    """Returns the bytes of machine code in an executable, which has XLA's results as a message of Protocol Buffers."""
+    contents, position, size_of_code = file.read_bytes()[DIGEST_BYTES:], 0, 0
 
     def number():
-        nonlocal at
+        nonlocal position
         value = shift = 0
         while True:
-            byte = contents[at]
-            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+            byte = contents[position]
+            position, value, shift = position + 1, value | (byte & 127) << shift, shift + 7
             if byte < 128:
                 return value
 
-    while at < len(contents):
+    while position < len(contents):
         key, size = number(), number()
-        if key & 7 == 2:  # Else it was no size, but the value.
-            at += size
-            found += size * (key >> 3 == OBJECT_FILES)
-    return found
+        if key & 7 == 2:  # Otherwise `size` is the value of the field.
+            position += size
+            size_of_code += size * (key >> 3 == OBJECT_FILES)
+    return size_of_code
 
 
 @pytest.mark.skipif(
     tf.__version__.startswith("2.20."), reason="XLA of TensorFlow 2.20 repeats the code: docs/install.md"
 )
 def test_machine_code_hardly_grows_with_the_number_of_calls(run_script, tmp_path):
-    # The tests' own `XLA_FLAGS` compile fast, and share no machine code.
+    # With the `XLA_FLAGS` of the tests, XLA compiles fast and does not share machine code.
     run_script(CALLS, str(tmp_path), env={"XLA_FLAGS": ""})
     two, four = (sum(map(machine_code, (tmp_path / str(calls)).glob("*.ipu_executable"))) for calls in (2, 4))
     assert two > 10_000
@@ -149,20 +150,22 @@ def test_machine_code_hardly_grows_with_the_number_of_calls(run_script, tmp_path
 
 def test_functions_that_do_the_same_with_other_variables_share_their_code(strategy):
     with strategy.scope():
-        variables = [tf.Variable(X * at) for at in range(1, 5)]
+        variables = [tf.Variable(X * factor) for factor in range(1, 5)]
 
-    def body(how, x):
+    def body(outlined, x):
         for variable in variables:
-            x = how(lambda x, variable=variable: tf.nn.softmax(tf.nn.relu(x @ variable) + tf.cumsum(x) * tf.sort(x)))(x)
+            x = outlined(
+                lambda x, variable=variable: tf.nn.softmax(tf.nn.relu(x @ variable) + tf.cumsum(x) * tf.sort(x))
+            )(x)
         return x
 
     compare(strategy, body, X, 1e-4)
-    (once, few), (four_times, many) = (
-        products(strategy, tf.function(lambda x, how=how: body(how, x), jit_compile=True))
-        for how in (outlined_function, plain)
+    (products_once, size), (products_each, size_each) = (
+        products(strategy, tf.function(lambda x, outlined=outlined: body(outlined, x), jit_compile=True))
+        for outlined in (outlined_function, not_outlined)
     )
-    assert (once, four_times) == (1, 4)
-    assert few < 0.75 * many
+    assert (products_once, products_each) == (1, 4)
+    assert size < 0.75 * size_each
 
 
 def test_feeds_assignments_random_numbers_and_replicas_work_in_it(replicas):
@@ -190,7 +193,7 @@ def test_feeds_assignments_random_numbers_and_replicas_work_in_it(replicas):
 
 
 def test_layers_of_keras_and_stages_of_a_pipeline_train_as_without(replicas, pipelined):
-    def trained(how):
+    def trained(outlined):
         strategy = replicas(2)
         keras.utils.set_random_seed(0)
         with strategy.scope():
@@ -201,7 +204,7 @@ def test_layers_of_keras_and_stages_of_a_pipeline_train_as_without(replicas, pip
 
         def stage(layers, x):
             for layer in layers:
-                x = how(lambda x, layer=layer: layer(x))(x)
+                x = outlined(lambda x, layer=layer: layer(x))(x)
             return x
 
         def last(x):
@@ -211,8 +214,8 @@ def test_layers_of_keras_and_stages_of_a_pipeline_train_as_without(replicas, pip
         pipelined(strategy, [lambda x: stage(dense[:2], x), last], infeed, 0.1, repeat_count=2)
         return [weight.numpy() for layer in dense for weight in layer.weights]
 
-    for one, other in zip(trained(outlined_function), trained(plain), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    for actual, expected in zip(trained(outlined_function), trained(not_outlined), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_calls_in_loops_and_loops_in_functions_are_differentiated(strategy):
@@ -220,7 +223,7 @@ def test_calls_in_loops_and_loops_in_functions_are_differentiated(strategy):
         block = outlined(lambda x: tf.tanh(x) * 2)
         sines = {"cond": lambda i, _: i < 2, "body": lambda i, x: (i + 1, tf.sin(x)), "maximum_iterations": 3}
         looping = outlined(lambda x: tf.while_loop(loop_vars=(0, x), **sines)[1])
-        found = tf.zeros_like(x)
+        total = tf.zeros_like(x)
         for _ in tf.range(2):
             with tf.GradientTape() as tape:
                 tape.watch(x)
@@ -228,8 +231,8 @@ def test_calls_in_loops_and_loops_in_functions_are_differentiated(strategy):
                 for _ in tf.range(3):
                     y = block(y)
                 loss = tf.reduce_sum(looping(y))
-            found += tape.gradient(loss, x)
-        return found
+            total += tape.gradient(loss, x)
+        return total
 
     compare(strategy, training, X, 1e-5)
 
@@ -264,7 +267,7 @@ def test_gradients_that_go_by_in_it_are_captured_as_in_plain_calls(strategy):
 
 
 def test_autograph_rewrites_the_function_and_not_what_calls_it(strategy, caplog, monkeypatch):
-    """A lambda, too: AutoGraph said that it found no source of it, and ran it as it stood."""
+    """The function may be a lambda, of which AutoGraph once found no source, so that it was not converted."""
     shifted = outlined_function(lambda x: x + 1.0 if tf.reduce_sum(x) > 0.0 else x - 1.0)
 
     @outlined_function
@@ -289,14 +292,14 @@ def test_gradients_of_gradients_are_those_of_plain_calls(strategy):
     with strategy.scope():
         weights = tf.Variable(X[0])
 
-    def again(outlined, x):
+    def twice(outlined, x):
         cube = outlined(lambda x: (x * weights) ** 3)
         y = tf.sin(cube(x)) + cube(2 * x)
         [first] = tf.gradients(y, x)
         return first, *tf.gradients(first, [x, weights])
 
     def taped(outlined, x):
-        """As a penalty on gradients has it: through a layer twice."""
+        """Differentiates a penalty on the gradients of two calls of a layer."""
         layer = outlined(lambda x: tf.tanh(x * weights))
         with tf.GradientTape() as outer:
             with tf.GradientTape() as tape:
@@ -306,7 +309,7 @@ def test_gradients_of_gradients_are_those_of_plain_calls(strategy):
         return penalty, outer.gradient(penalty, weights)
 
     def shaped(outlined, x):
-        """Its gradients ask for shapes, orders of dimensions and counts, which XLA has to know."""
+        """Differentiates operations whose gradients use shapes and permutations, which XLA requires as constants."""
 
         @outlined
         def attention(x):
@@ -318,7 +321,7 @@ def test_gradients_of_gradients_are_those_of_plain_calls(strategy):
         return first, *tf.gradients(first, x)
 
     x = tf.constant([0.5, -0.25, 1.0, 0.125])
-    compare(strategy, lambda how, x: [again(how, x), taped(how, x), shaped(how, x)], x, 1e-4)
+    compare(strategy, lambda outlined, x: [twice(outlined, x), taped(outlined, x), shaped(outlined, x)], x, 1e-4)
 
 
 def test_arguments_of_other_types_are_refused(refused):

@@ -1,4 +1,4 @@
-"""Parts of programs that the host runs: what crosses their border, their order, replicas, gradients, failures, ends."""
+"""Parts of programs that the host runs: inputs and results, order, replicas, gradients, failures, and ends of runs."""
 
 import re
 import threading
@@ -21,13 +21,13 @@ def table():
     return tf.lookup.StaticHashTable(pairs, "nothing")
 
 
-def length_of(words, keys):
+def length_of(strings, keys):
     with outside("words"):
-        return tf.ensure_shape(tf.strings.length(words.lookup(keys)), keys.shape)
+        return tf.ensure_shape(tf.strings.length(strings.lookup(keys)), keys.shape)
 
 
 def test_table_strings_and_python_work_in_loops_and_branches(strategy):
-    words, doubled = table(), []
+    strings, doubled = table(), []
 
     def double(x):
         doubled.append(x.numpy().tolist())
@@ -37,7 +37,7 @@ def test_table_strings_and_python_work_in_loops_and_branches(strategy):
     def program(keys, x):
         total = tf.zeros([], tf.int32)
         for step in tf.range(3):
-            total += tf.reduce_sum(length_of(words, keys + step))
+            total += tf.reduce_sum(length_of(strings, keys + step))
             if step == 1:
                 with outside():
                     x = tf.ensure_shape(tf.py_function(double, [x], tf.float32), [3])
@@ -55,10 +55,10 @@ def test_results_variables_and_queues_are_as_the_order_of_the_program_has_them(s
     with tf.device("/device:CPU:0"):
         host = tf.Variable(0.0)
     outfeed = ipu.IPUOutfeedQueue()
-    seen = []
+    lengths = []
 
     def look():
-        seen.append(len(outfeed.dequeue()))
+        lengths.append(len(outfeed.dequeue()))
         return np.int32(0)
 
     @tf.function(jit_compile=True)
@@ -80,7 +80,7 @@ def test_results_variables_and_queues_are_as_the_order_of_the_program_has_them(s
     x, z = strategy.run(program, (X,))
     np.testing.assert_array_equal(x, [7, 11, 15])
     np.testing.assert_array_equal(z, [6, 9, 12])
-    assert (variable.numpy(), host.numpy(), seen) == (4, 234, [1, 1, 1])
+    assert (variable.numpy(), host.numpy(), lengths) == (4, 234, [1, 1, 1])
 
 
 def test_gradients_flow_through_in_tapes_loops_and_graphs_and_are_zero_of_what_leaves_tensorflow(strategy):
@@ -97,20 +97,20 @@ def test_gradients_flow_through_in_tapes_loops_and_graphs_and_are_zero_of_what_l
                 y = tf.sin(y) * x
         return y
 
-    def leaving(x):  # TensorFlow gives one zero for it, whatever the shape.
+    def leaving(x):  # TensorFlow returns a scalar zero as its gradient, whatever the shape.
         with outside():
             y = tf.ensure_shape(tf.py_function(lambda a: 2 * a.numpy(), [x], tf.float32), [3])
         return x * y
 
     @tf.function(jit_compile=True)
     def program(x):
-        found = [tf.gradients(cubed(x), x)[0]]
+        gradients = [tf.gradients(cubed(x), x)[0]]
         for function in (cubed, tf.autograph.to_graph(through_a_loop), leaving):
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 y = function(x)
-            found.append(tape.gradient(y, x))
-        return found
+            gradients.append(tape.gradient(y, x))
+        return gradients
 
     with tf.GradientTape() as tape:
         tape.watch(X)
@@ -122,10 +122,10 @@ def test_gradients_flow_through_in_tapes_loops_and_graphs_and_are_zero_of_what_l
 def test_session_has_tables_and_functions_of_its_own():
     v1 = tf.compat.v1
     with tf.Graph().as_default():
-        words = table()
+        strings = table()
         keys = v1.placeholder(tf.int32, [3])
         with scopes.ipu_scope("/device:IPU:0"):
-            (lengths,) = compiler.compile(lambda keys: 2 * length_of(words, keys), [keys])
+            (lengths,) = compiler.compile(lambda keys: 2 * length_of(strings, keys), [keys])
         for _ in range(2):
             with v1.Session() as session:
                 session.run(v1.tables_initializer())
@@ -143,12 +143,12 @@ def test_session_closed_while_the_host_works_ends_the_run_when_that_work_ends():
         return x + 1
 
     with tf.Graph().as_default():
-        words = table()
+        strings = table()
 
         def program():
             with outside():
                 key = tf.ensure_shape(tf.numpy_function(work, [1], tf.int32), [])
-                return tf.strings.length(words.lookup(key))  # The closed session's table.
+                return tf.strings.length(strings.lookup(key))  # The table of the closed session.
 
         with scopes.ipu_scope("/device:IPU:0"):
             (length,) = compiler.compile(program)
@@ -157,7 +157,7 @@ def test_session_closed_while_the_host_works_ends_the_run_when_that_work_ends():
         with ThreadPoolExecutor() as threads:
             run = threads.submit(session.run, length)
             assert working.wait(60)
-            closing = threads.submit(session.close)  # It waits for the run, which Python alone can end now.
+            closing = threads.submit(session.close)  # It waits for the run, which only `work` can end now.
             goes_on.set()
             closing.result(60)
             assert isinstance(run.exception(60), tf.errors.CancelledError) or run.result() == 5
@@ -185,7 +185,9 @@ def test_summaries_are_written_in_the_programs_order(replicas, tmp_path):
         for value in event.summary.value
     ]
     for replica in range(2):
-        assert [one for one in written if one[1] // 10 == replica] == [(n, 2 * n + 10 * replica) for n in range(3)]
+        assert [entry for entry in written if entry[1] // 10 == replica] == [
+            (n, 2 * n + 10 * replica) for n in range(3)
+        ]
     assert len(written) == 3 * 2
 
 
@@ -196,10 +198,10 @@ def test_failure_is_the_runs_with_the_name_and_the_line(replicas):
         raise ValueError(f"{x} is too much")
 
     @tf.function(jit_compile=True)
-    def program(x, much):
+    def program(x, limit):
         for _ in tf.range(4):
             with outside("careful"):
-                if x[0] > much:
+                if x[0] > limit:
                     tf.numpy_function(refuse, [x], [])
             x += 1
         return x
@@ -249,7 +251,7 @@ def test_runs_of_two_devices_whose_host_waits_for_each_other_both_end(replicas):
         return tf.constant(1)
 
     with ThreadPoolExecutor() as threads:
-        runs = [threads.submit(each.run, tf.function(program, jit_compile=True)) for each in strategies]
+        runs = [threads.submit(strategy.run, tf.function(program, jit_compile=True)) for strategy in strategies]
         assert [run.result(120).numpy() for run in runs] == [1, 1]
 
 
@@ -262,25 +264,34 @@ def test_program_refuses_strings_and_unknown_shapes_across_the_border(strategy, 
         variable = tf.Variable(X)
     outfeed, text, length = ipu.IPUOutfeedQueue(), tf.strings.as_string, tf.strings.length
     for function, message in (
-        (lambda x: length(on_host(text, x)), "of type string is made in .*: numbers alone cross its border"),
-        (lambda x: on_host(length, text(x)), "of type string is the program's, .*: numbers alone cross"),
+        (
+            lambda x: length(on_host(text, x)),
+            "of type string is created in .*: only numbers and booleans can enter or leave",
+        ),
+        (
+            lambda x: on_host(length, text(x)),
+            "of type string belongs to the program, .*: only numbers and booleans can enter",
+        ),
         (
             lambda x: 1 + on_host(tf.py_function, lambda a: a, [x], tf.float32),
-            r"made in an `outside_compilation_scope`.* static.*`tf.ensure_shape`",
+            r"created in an `outside_compilation_scope`.* static.*`tf.ensure_shape`",
         ),
         (lambda x: on_host(variable.assign, x), "`AssignVariableOp` uses a variable of the IPU"),
-        (lambda x: on_host(outfeed.enqueue, x), "`IpuOutfeedEnqueue` is a program's own"),
+        (
+            lambda x: on_host(outfeed.enqueue, x),
+            "`IpuOutfeedEnqueue` is not supported in an `outside_compilation_scope`",
+        ),
         (lambda x: on_host(on_host, tf.identity, x), "Illegal nesting"),
     ):
         refused(ValueError, message, strategy.run, tf.function(function, jit_compile=True), (X,))
 
 
 def test_table_of_any_device_is_looked_up_though_the_program_alone_holds_it(strategy):
-    def made(device):
+    def program_with_table(device):
         with strategy.scope(), tf.device(device):
-            words = table()
-        return tf.function(lambda keys: length_of(words, keys), jit_compile=True)
+            strings = table()
+        return tf.function(lambda keys: length_of(strings, keys), jit_compile=True)
 
-    for program in (made("/device:CPU:0"), made("/device:IPU:0")):
+    for program in (program_with_table("/device:CPU:0"), program_with_table("/device:IPU:0")):
         for _ in range(2):
             assert strategy.run(program, (tf.constant([1, 2, 3]),)).numpy().tolist() == [3, 5, 7]

@@ -1,4 +1,4 @@
-"""Embeddings on the host: rows and updates against NumPy, on replicas and in pipelines, and a table larger than memory."""
+"""Embeddings on the host: rows and updates against NumPy, replicas, pipelines, and a table larger than memory."""
 
 import re
 from pathlib import Path
@@ -17,12 +17,12 @@ from tensorflow_ipu.ops.embedding_ops import (
 from tensorflow_ipu.ops.replication_ops import replication_index
 
 ROWS = np.random.default_rng(0).normal(size=[6, 3]).astype(np.float32)
-INDICES = tf.constant([[1, 4], [4, 9]])  # 9 is none, and taken for 5.
+INDICES = tf.constant([[1, 4], [4, 9]])  # There is no row 9, so that row 5 is read.
 CLIPPED = np.minimum(INDICES, 5)
 
 
 def step(embedding, indices):
-    """The rows, and a step of training in which the gradient of each row that was looked up is twice the row."""
+    """Looks up rows and trains them: the gradient of each row is twice the row. Returns the rows and the gradients."""
     with tf.GradientTape() as tape:
         rows = embedding.lookup(indices)
         loss = tf.reduce_sum(tf.cast(rows, tf.float32) ** 2)
@@ -56,8 +56,8 @@ def test_rows_are_looked_up_and_trained_where_they_are(dtype, partition, strateg
     counted = [ipu.counter_value(f"Embedding{name}") for name in ("Lookups", "RowsRead", "Updates", "RowsUpdated")]
     assert counted == [2, 2 * CLIPPED.size, 2, 2 * CLIPPED.size]
     assert "Counter: EmbeddingLookups" in ipu.metrics_report()
-    for seen in (embedding.get_embedding_tensor(), variable):
-        np.testing.assert_array_equal(seen, embedding.table)
+    for rows in (embedding.get_embedding_tensor(), variable):
+        np.testing.assert_array_equal(rows, embedding.table)
 
 
 def test_accumulated_gradients_are_applied_after_so_many_batches(strategy):
@@ -138,8 +138,8 @@ def test_table_of_8_gib_takes_the_memory_of_the_rows_that_were_written(strategy,
 
     def train():
         with embedding.register():
-            found = strategy.run(program, (tf.constant([rows - 1, 12345]),))
-        np.testing.assert_array_equal(found[1], np.zeros(64))
+            values = strategy.run(program, (tf.constant([rows - 1, 12345]),))
+        np.testing.assert_array_equal(values[1], np.zeros(64))
 
     check_growth(train, 64 << 20)
     mappings = Path("/proc/self/smaps").read_text()
@@ -147,7 +147,7 @@ def test_table_of_8_gib_takes_the_memory_of_the_rows_that_were_written(strategy,
     assert resident
     assert int(resident[1]) < 64 << 10
     assert abs(embedding.table[rows - 1]).tolist() == [1] * 64
-    # The variable is that memory.
+    # The variable shares the memory of the table.
     assert abs(embedding.get_embedding_tensor()[rows - 1]).numpy().tolist() == [1] * 64
 
 
@@ -166,15 +166,15 @@ def test_checkpoint_saves_and_restores_the_rows(strategy, tmp_path):
 def test_runs_that_cannot_be_fail_with_the_way_out(strategy, refused):
     embedding = create_host_embedding("closed", [4, 2], tf.float32, initializer=tf.zeros_initializer())
     program = tf.function(lambda x: embedding.lookup(x, clip_indices=False), jit_compile=True)
-    words = r"with embedding.register\(\)"
-    refused(tf.errors.FailedPreconditionError, words, strategy.run, program, (tf.constant([0]),))
+    message = r"with embedding.register\(\)"
+    refused(tf.errors.FailedPreconditionError, message, strategy.run, program, (tf.constant([0]),))
     with embedding.register():
-        words = "row 4 is none of the embedding's 4"
-        refused(tf.errors.OutOfRangeError, words, strategy.run, program, (tf.constant([4]),))
+        message = "row 4 is not one of the embedding's 4"
+        refused(tf.errors.OutOfRangeError, message, strategy.run, program, (tf.constant([4]),))
 
 
 def test_arguments_that_cannot_be_are_refused(refused):
-    made = create_host_embedding("x", [2, 2], tf.float32)
+    embedding = create_host_embedding("x", [2, 2], tf.float32)
     for call, kind, message in (
         (lambda: HostEmbedding("x", [[1.0]]), ValueError, "`embedding_tensor` must be a tensor"),
         (
@@ -186,8 +186,8 @@ def test_arguments_that_cannot_be_are_refused(refused):
         (lambda: HostEmbeddingOptimizerSpec("fast"), TypeError, "`learning_rate` must be a number"),
         (lambda: HostEmbeddingOptimizerSpec(-1, "Adam"), ValueError, r"2 faults:[^$]*`learning_rate=-1`[^$]*'Adam'"),
         (lambda: HostEmbeddingSGDGAOptimizerSpec(1, 0), ValueError, "`accumulation_factor=0`"),
-        (lambda: made(1), NotImplementedError, "embedding.register"),
-        (lambda: made.lookup([1]), RuntimeError, "in a program"),
-        (lambda: made.lookup([1.0]), TypeError, "`indices` must have integers"),
+        (lambda: embedding(1), NotImplementedError, "embedding.register"),
+        (lambda: embedding.lookup([1]), RuntimeError, "in a program"),
+        (lambda: embedding.lookup([1.0]), TypeError, "`indices` must have integers"),
     ):
         refused(kind, message, call)

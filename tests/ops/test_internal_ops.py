@@ -1,4 +1,4 @@
-"""What programs print, remember and count: lines in their order, delay lines, micro-batches of pipelines."""
+"""Prints of programs, delay lines, and indices of micro-batches in pipelines."""
 
 import functools
 import re
@@ -69,21 +69,22 @@ def test_program_without_host_work_is_what_plain_tensorflow_makes_of_it(strategy
         return loss
 
     def instructions(hlo):
-        # Without lines, and numbers of functions in the names of loops. TensorFlow 2.20 numbers instructions otherwise.
+        # Removes source lines, and the numbers of functions in the names of loops. Renumbers instructions, which
+        # TensorFlow 2.20 numbers in another way.
         text = re.sub(r", metadata=\{[^}]*\}|_\d+(?=_)", "", hlo.partition("\n")[2]).partition("\nFileNames")[0]
         numbers: dict[str, str] = {}
         return re.sub(
-            r"([\w-]+)\.\d+\b", lambda found: numbers.setdefault(found[0], f"{found[1]}.{len(numbers)}"), text
+            r"([\w-]+)\.\d+\b", lambda match: numbers.setdefault(match[0], f"{match[1]}.{len(numbers)}"), text
         )
 
-    def made(weights):
+    def program_of(weights):
         return tf.function(functools.partial(train, weights), jit_compile=True)
 
     x = tf.ones([2, 2])
-    plain = made(tf.Variable(x)).experimental_get_compiler_ir(x)(stage="optimized_hlo")
+    reference = program_of(tf.Variable(x)).experimental_get_compiler_ir(x)(stage="optimized_hlo")
     with strategy.scope():
-        program = made(tf.Variable(x))
-    assert instructions(compiled_text(strategy, program, x)) == instructions(plain)
+        program = program_of(tf.Variable(x))
+    assert instructions(compiled_text(strategy, program, x)) == instructions(reference)
 
 
 def test_value_comes_out_so_many_calls_later_in_the_next_run_too_on_each_replica(replicas):
@@ -100,7 +101,7 @@ def test_value_comes_out_so_many_calls_later_in_the_next_run_too_on_each_replica
     for begin in (1, 5):
         strategy.run(program, (tf.constant(begin),))
     delays, halves = queue.dequeue()
-    by_3, by_0, by_1 = (one.numpy() for one in delays)
+    by_3, by_0, by_1 = (values.numpy() for values in delays)
     for replica in (0, 1):
         assert by_3[3:, replica].tolist() == (np.arange(1, 6) + 10 * replica).tolist()
         assert by_0[:, replica].tolist() == (np.arange(1, 9) + 10 * replica).tolist()

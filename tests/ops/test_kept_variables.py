@@ -1,4 +1,4 @@
-"""What operations and optimizers keep from run to run in graphs, of which the user knows nothing."""
+"""Variables in graphs that operations and optimizers create, and that the user does not see."""
 
 import pytest
 import tensorflow as tf
@@ -10,7 +10,7 @@ from tensorflow_ipu.optimizers import GradientAccumulationOptimizerV2
 
 
 def test_a_graph_initializes_and_saves_the_variables_of_the_user_alone(configure):
-    # A delay line, captured gradients and accumulators "could not be read" without `global_variables_initializer`.
+    # Without `global_variables_initializer`, a delay line, captured gradients and accumulators once could not be read.
     configure(1)
     with tf.Graph().as_default():
         with ipu.scopes.ipu_scope("/device:IPU:0"):
@@ -18,15 +18,15 @@ def test_a_graph_initializes_and_saves_the_variables_of_the_user_alone(configure
             optimizer = GradientAccumulationOptimizerV2(tf.compat.v1.train.GradientDescentOptimizer(0.1), 2)
             outfeed = ipu.IPUOutfeedQueue()
 
-            def step(at):
-                outfeed.enqueue(fifo(at, 2))
-                return at + 1, optimizer.apply_gradients([(tf.constant(1.0), weight)])
+            def step(i):
+                outfeed.enqueue(fifo(i, 2))
+                return i + 1, optimizer.apply_gradients([(tf.constant(1.0), weight)])
 
             def captured():
                 with GradientCaptureTape() as tape:
                     y = tf.while_loop(
-                        lambda at, _: at < 3,
-                        lambda at, y: (at + 1, capture_upstream_gradients(y * weight)),
+                        lambda i, _: i < 3,
+                        lambda i, y: (i + 1, capture_upstream_gradients(y * weight)),
                         (0, 1.0),
                         maximum_iterations=3,
                     )[1]
@@ -38,7 +38,7 @@ def test_a_graph_initializes_and_saves_the_variables_of_the_user_alone(configure
                 run = ipu.compiler.compile(lambda: ipu.loops.repeat(4, step, [0]))
         dequeued = outfeed.dequeue()
         assert tf.compat.v1.global_variables() == [weight]
-        for _ in range(2):  # Each session has values of its own.
+        for _ in range(2):  # Each session has separate values.
             with tf.compat.v1.Session() as session:
                 session.run(weight.initializer)
                 assert session.run([gradient, run]) == [9.0, [4]]

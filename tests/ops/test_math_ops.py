@@ -40,8 +40,8 @@ def test_product_and_gradients_are_those_of_matmul(batch):
         expected = both(lambda: tf.matmul(a, b, **flags))  # noqa: B023
         for dimension in DIMENSIONS:
             actual = both(lambda: serialized_matmul(a, b, 2, dimension, **flags))  # noqa: B023
-            for one, other in zip(actual, expected, strict=True):
-                np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+            for result, reference in zip(actual, expected, strict=True):
+                np.testing.assert_allclose(result, reference, rtol=1e-5, atol=1e-5)
 
 
 def test_compiled_product_has_the_parts():
@@ -72,8 +72,8 @@ def test_segments_are_summed_up_and_the_gradient_goes_to_each_row(refused):
     segments = [0, 0, 1, 3], [2, 2, 2, 2]
     summed = tf.function(lambda: [segment_sum(data, ids, 5) for ids in segments], jit_compile=True)()
     for ids, result in zip(segments, summed, strict=True):
-        known = tf.math.segment_sum(data, ids)
-        assert np.array_equal(result, np.pad(known, [(0, 5 - len(known)), (0, 0)]))
+        reference = tf.math.segment_sum(data, ids)
+        assert np.array_equal(result, np.pad(reference, [(0, 5 - len(reference)), (0, 0)]))
     data = tf.ones([3, 2])
     with tf.GradientTape() as tape:
         tape.watch(data)
@@ -99,25 +99,25 @@ def counted(values, levels):
 
 def test_counts_are_numpys_in_a_program(strategy):
     @tf.function(jit_compile=True)
-    def program(*given):
-        found = []
-        for x in given:
+    def program(*inputs):
+        results = []
+        for x in inputs:
             levels = tf.cast(LEVELS, x.dtype)
             counts = histogram(x, levels)
             updated = histogram_update(counts, x[:10], levels, False)
-            found.append((counts, histogram(x, levels, True), updated, fixed_width_bins(x, 5)))
-        return found
+            results.append((counts, histogram(x, levels, True), updated, fixed_width_bins(x, 5)))
+        return results
 
-    given = [VALUES.astype(dtype) for dtype in (np.float16, np.float32)]
-    for values, found in zip(given, strategy.run(program, list(map(tf.constant, given))), strict=True):
-        counts, absolute, updated, bins = found
+    inputs = [VALUES.astype(dtype) for dtype in (np.float16, np.float32)]
+    for values, results in zip(inputs, strategy.run(program, list(map(tf.constant, inputs))), strict=True):
+        counts, absolute, updated, bins = results
         assert (counts.dtype, bins.dtype) == (tf.float32, values.dtype)
         levels = LEVELS.astype(values.dtype)
         assert np.array_equal(counts, counted(values, levels))
         assert np.array_equal(absolute, counted(abs(values), levels))
         assert np.array_equal(updated, counted(values, levels) + counted(values[:10], levels))
         np.testing.assert_allclose(bins, np.linspace(np.float32(values.min()), values.max(), 5), rtol=2e-3)
-    # What equals a level is above it.
+    # A value that equals a level counts as above it.
     assert histogram([-1.0, 0.0, 2.0, float("nan")], LEVELS).numpy().tolist() == [1, 1, 1, 0, 1]
     assert histogram_normalize([1.0, 3.0, 4.0]).numpy().tolist() == [0.125, 0.375, 0.5]
 
@@ -151,20 +151,20 @@ def both(for_gradients):
 
 @pytest.mark.parametrize("for_gradients", [False, True])
 def test_values_and_gradients_go_through(for_gradients, strategy):
-    plain = both(for_gradients)
-    assert plain[3].numpy().tolist() == [9, 17]
+    eager = both(for_gradients)
+    assert eager[3].numpy().tolist() == [9, 17]
     program = tf.function(lambda: both(for_gradients), jit_compile=True)
-    for one, other in zip(strategy.run(program), plain, strict=True):
-        assert np.array_equal(one, other)
+    for actual, expected in zip(strategy.run(program), eager, strict=True):
+        assert np.array_equal(actual, expected)
     with programs.tracing_program(programs.Target(1, True)), tf.device("/device:IPU:0"):
         operations = program.get_concrete_function().graph.get_operations()
-    assert sum(each.type == "XlaOptimizationBarrier" for each in operations) == 1 + for_gradients
+    assert sum(operation.type == "XlaOptimizationBarrier" for operation in operations) == 1 + for_gradients
 
 
 def test_arguments_that_make_no_barrier_are_refused(refused):
-    for error, words, arguments in (
+    for error, message, arguments in (
         (TypeError, "`tensors` must be a list", (X,)),
         (ValueError, "is empty", ([],)),
         (TypeError, "_gradients", ([X], 1)),
     ):
-        refused(error, words, barrier, *arguments)
+        refused(error, message, barrier, *arguments)

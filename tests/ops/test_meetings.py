@@ -1,4 +1,4 @@
-"""Many replicas with many collectives in flight: none hangs, all agree, and every failure has a name."""
+"""Many replicas with many collectives in flight: none hangs, all agree, and every failure names its collective."""
 
 import gc
 import os
@@ -21,7 +21,7 @@ FAILED = tf.errors.FailedPreconditionError
 
 @pytest.fixture
 def until_waiting(domains, until):
-    """`until_waiting(count)` returns when so many arrivals wait on the device."""
+    """`until_waiting(count)` returns when `count` replicas wait on the device."""
     return lambda count: until(lambda: domains.domain_waiting(0) == count)
 
 
@@ -34,11 +34,11 @@ def test_sixteen_replicas_that_compute_between_six_collectives_in_flight_agree(s
 
     compiled = trace(program, tf.TensorSpec([64, 64]), tf.TensorSpec([], tf.int32))
     x = np.random.default_rng(0).normal(size=(16, 64, 64)).astype(np.float32)
-    seen = set()
+    distinct = set()
     for _ in range(5):
         results = start([compiled] * 16, [(row, np.int32(10)) for row in x]).wait()
-        seen |= {result.tobytes() for result in results}
-    assert len(seen) == 1
+        distinct |= {result.tobytes() for result in results}
+    assert len(distinct) == 1
 
 
 def test_tensors_of_many_types_and_sizes_meet_once_and_a_function_that_is_called_twice_twice(start, trace):
@@ -89,8 +89,8 @@ def test_replicas_in_different_branches_fail_at_the_limit_for_waits(start, trace
 
 def test_an_aborted_run_fails_everywhere_with_the_given_error_and_the_next_works(domains, until_waiting, start, trace):
     compiled = trace(cross_replica_sum, tf.TensorSpec([]))
-    others = trace(lambda x: cross_replica_sum(cross_replica_sum(x)), tf.TensorSpec([]))
-    run = start([compiled, others], [(1.0,), (1.0,)])
+    nested = trace(lambda x: cross_replica_sum(cross_replica_sum(x)), tf.TensorSpec([]))
+    run = start([compiled, nested], [(1.0,), (1.0,)])
     until_waiting(2)
     domains.domain_abort(0, tf.errors.OUT_OF_RANGE, b"replica 7 has no more data")
     for result in run.wait():
@@ -100,18 +100,18 @@ def test_an_aborted_run_fails_everywhere_with_the_given_error_and_the_next_works
 
 
 def test_replicas_that_do_not_agree_at_a_site_fail_by_its_name(monkeypatch, start, trace):
-    for other, words in (
+    for function, messages in (
         (lambda x: cross_replica_sum(tf.stack([x, x]))[0], "1 x float32|2 x float32"),
         (lambda x: cross_replica_mean(x), "another operation"),
         (lambda x: cross_replica_sum(x, ReplicaGroups(2)), "another operation or group"),
     ):
         site = sites._make("/device:IPU:0", "the site")
         monkeypatch.setattr(sites, "new", lambda *_, site=site: (site.state("/device:IPU:0"), []))
-        programs = [trace(function, tf.TensorSpec([])) for function in (cross_replica_sum, other)]
+        programs = [trace(traced, tf.TensorSpec([])) for traced in (cross_replica_sum, function)]
         for result in start(programs, [(1.0,), (1.0,)]).wait():
             assert isinstance(result, tf.errors.InvalidArgumentError)
             assert "`the site`" in result.message
-            assert any(each in result.message for each in words.split("|"))
+            assert any(message in result.message for message in messages.split("|"))
 
 
 def test_a_program_without_a_run_is_refused_and_interrupt_ends_a_wait_for_another_replica(
@@ -120,7 +120,7 @@ def test_a_program_without_a_run_is_refused_and_interrupt_ends_a_wait_for_anothe
     compiled = trace(cross_replica_sum, tf.TensorSpec([]))
     domains.domain_begin(0, 1)
     states = [state._ipu_native.state("/device:IPU:0", 1, 2) for state in compiled.captured_inputs]
-    with tf.device("/device:IPU:0"), pytest.raises(FAILED, match="no such run is under way"):
+    with tf.device("/device:IPU:0"), pytest.raises(FAILED, match="no such run is active"):
         compiled._call_flat([tf.constant(1.0)], captured_inputs=states)
     domains.domain_begin(0, 2)
     states = [state._ipu_native.state("/device:IPU:0", 0, 2) for state in compiled.captured_inputs]

@@ -1,4 +1,4 @@
-"""Activations and losses over many classes against TensorFlow's."""
+"""Activations and sampled losses, compared with TensorFlow's."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ ACTIVATIONS = {
 }
 
 
-def both(function, *tensors):
+def result_and_gradients(function, *tensors):
     with tf.GradientTape() as tape:
         tape.watch(tensors)
         result = function(*tensors)
@@ -26,27 +26,27 @@ def both(function, *tensors):
 
 
 def test_activations_and_gradients_are_those_of_tensorflow():
-    def all_of(which):
-        return [both(pair[which], X) for pair in ACTIVATIONS.values()]
+    def all_of(index):
+        return [result_and_gradients(pair[index], X) for pair in ACTIVATIONS.values()]
 
     for actual in (all_of(0), tf.function(lambda: all_of(0), jit_compile=True)()):
-        for one, other in zip(tf.nest.flatten(actual), tf.nest.flatten(all_of(1)), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)  # Processors differ in their tanh.
-    for ours, _ in ACTIVATIONS.values():
-        assert ours(tf.cast(X, tf.float16)).dtype == tf.float16
+        for result, reference in zip(tf.nest.flatten(actual), tf.nest.flatten(all_of(1)), strict=True):
+            np.testing.assert_allclose(result, reference, rtol=1e-5, atol=1e-5)  # Processors differ in their tanh.
+    for activation, _ in ACTIVATIONS.values():
+        assert activation(tf.cast(X, tf.float16)).dtype == tf.float16
 
 
 def test_gelu_of_large_half_precision_has_a_gradient():
     x = tf.constant([300.0, 6e4, 1.0, -1.0, -300.0], tf.float16)
 
     def gradients(gelu, x):
-        found = []
+        results = []
         for approximate in (True, False):
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 result = gelu(x, approximate)
-            found.append(tape.gradient(result, x))
-        return found
+            results.append(tape.gradient(result, x))
+        return results
 
     expected = gradients(tf.nn.gelu, tf.cast(x, tf.float32))
     for actual in (gradients(nn_ops.gelu, x), tf.function(lambda: gradients(nn_ops.gelu, x), jit_compile=True)()):
@@ -59,8 +59,8 @@ def test_convolutions_at_once_compute_what_they_compute(refused):
 
     x, w = tf.ones([1, 4, 4, 2]), tf.ones([3, 3, 2, 2])
     for decorator in (nn_ops.multi_conv, nn_ops.multi_conv(options={"planType": "parallel"})):
-        for one, other in zip(decorator(plain)(x, w), plain(x, w), strict=True):
-            assert np.array_equal(one, other)
+        for result, reference in zip(decorator(plain)(x, w), plain(x, w), strict=True):
+            assert np.array_equal(result, reference)
         assert decorator(plain).__name__ == "plain"
     refused(TypeError, "`options` must be a dict", nn_ops.multi_conv, options="fast")
     refused(TypeError, "`stable`", nn_ops.softmax, X, stable=1)
@@ -86,19 +86,19 @@ def test_losses_and_gradients_for_a_given_sample_are_those_of_tensorflow(problem
     options = {"num_sampled": 8, "num_classes": CLASSES, "num_true": 2, "sampled_values": sample}
 
     def run(functions):
-        found = []
+        results = []
         for function in functions:
             with tf.GradientTape() as tape:
                 tape.watch([weights, biases, inputs])
                 loss = function(weights, biases, labels, inputs, **options)
                 total = tf.reduce_sum(tf.sin(loss))
-            found += [loss, *map(tf.convert_to_tensor, tape.gradient(total, [weights, biases, inputs]))]
-        return found
+            results += [loss, *map(tf.convert_to_tensor, tape.gradient(total, [weights, biases, inputs]))]
+        return results
 
     expected = run([tf.nn.sampled_softmax_loss, tf.nn.nce_loss])
     for actual in (run(LOSSES), tf.function(lambda: run(LOSSES), jit_compile=True)()):
-        for one, other in zip(actual, expected, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        for result, reference in zip(actual, expected, strict=True):
+            np.testing.assert_allclose(result, reference, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -106,17 +106,17 @@ def test_graphs_of_tensorflow_1_have_the_same_loss(problem, loss):
     weights, biases, labels, inputs, sample = tf.nest.map_structure(np.asarray, problem)
     same = [{"sampled_values": sample}, *([{"seed": 3}] if loss is nn_ops.sampled_softmax_loss else [])]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        *found, drawn = session.run(
-            [loss(weights, biases, labels, inputs, 8, CLASSES, 2, **one) for one in (*same, {})]
+        *losses, drawn = session.run(
+            [loss(weights, biases, labels, inputs, 8, CLASSES, 2, **options) for options in (*same, {})]
         )
-    for actual, options in zip(found, same, strict=True):
+    for actual, options in zip(losses, same, strict=True):
         np.testing.assert_allclose(actual, loss(*problem[:4], 8, CLASSES, 2, **options), rtol=1e-5)
     assert np.isfinite(drawn).all()
 
 
 def test_sampled_softmax_over_all_classes_is_the_softmax(problem):
     weights, biases, labels, inputs, _ = problem
-    # When all classes but the true one are drawn and each is expected once, it is the loss of all classes.
+    # If the sample has all classes but the true one, each expected once, the loss equals that of all classes.
     labels = labels[:, :1]
     ones = tf.ones([CLASSES]), tf.ones([BATCH, 1])
     sample = (tf.range(CLASSES, dtype=tf.int64), ones[1], ones[0])
@@ -126,15 +126,15 @@ def test_sampled_softmax_over_all_classes_is_the_softmax(problem):
 
 
 def test_sample_is_drawn_in_the_program(problem):
-    given = *problem[:4], 8, CLASSES, 2
-    program = tf.function(lambda: nn_ops.sampled_softmax_loss(*given), jit_compile=True)
-    for one, other in ((program(), program()), (nn_ops.nce_loss(*given), nn_ops.nce_loss(*given))):
-        assert one.shape == (BATCH,)
-        assert np.isfinite(one).all()
-        assert not np.array_equal(one, other)
-    first, again, another = (nn_ops.sampled_softmax_loss(*given, seed=seed) for seed in (3, 3, 4))
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, another)
+    arguments = *problem[:4], 8, CLASSES, 2
+    program = tf.function(lambda: nn_ops.sampled_softmax_loss(*arguments), jit_compile=True)
+    for loss, other_loss in ((program(), program()), (nn_ops.nce_loss(*arguments), nn_ops.nce_loss(*arguments))):
+        assert loss.shape == (BATCH,)
+        assert np.isfinite(loss).all()
+        assert not np.array_equal(loss, other_loss)
+    first, same_seed, other_seed = (nn_ops.sampled_softmax_loss(*arguments, seed=seed) for seed in (3, 3, 4))
+    assert np.array_equal(first, same_seed)
+    assert not np.array_equal(first, other_seed)
 
 
 def test_frequent_classes_are_drawn_as_often_as_tensorflow_says():
@@ -150,7 +150,7 @@ def test_frequent_classes_are_drawn_as_often_as_tensorflow_says():
     drawn, true_expected, _ = draw()
     assert all(len(set(classes)) == 5 for classes in drawn.numpy())
     share = np.bincount(drawn.numpy().ravel(), minlength=CLASSES) / 300
-    # On average, what is expected is what is drawn.
+    # The average of the expected counts is the share of draws.
     assert share[0] == pytest.approx(np.mean(true_expected), abs=0.05)
     assert share[0] > 4 * share[-1]
 

@@ -1,4 +1,4 @@
-"""Normalisation as functions, of images, and over neighbouring channels."""
+"""Normalization functions, image normalization, and local response normalization."""
 
 import numpy as np
 import pytest
@@ -33,12 +33,14 @@ GROUPS = [
 
 def test_groups_are_those_of_the_definition():
     def program(x, **options):
-        return [function(x, center=False, scale=False, **own, **options) for function, own, _ in GROUPS]
+        return [
+            function(x, center=False, scale=False, **group_options, **options) for function, group_options, _ in GROUPS
+        ]
 
     first = program(np.transpose(X, [0, 3, 1, 2]), channels_axis=1)
-    turned = [tf.transpose(each, [0, 2, 3, 1]) for each in first]
-    for found in (program(X), tf.function(program, jit_compile=True)(X), turned):
-        for result, (*_, groups) in zip(found, GROUPS, strict=True):
+    turned = [tf.transpose(result, [0, 2, 3, 1]) for result in first]
+    for results in (program(X), tf.function(program, jit_compile=True)(X), turned):
+        for result, (*_, groups) in zip(results, GROUPS, strict=True):
             assert np.allclose(result, by_definition(X, groups), atol=1e-4)
 
 
@@ -62,22 +64,22 @@ def test_parameters_are_variables_of_the_scope_and_collections_that_train_and_ar
     for axis, message in ((4, "out of bounds"), (-5, "out of bounds"), (2, r"must be 1 .* or -1"), (0, "must be 1")):
         refused(ValueError, message, function, tf.constant(X), channels_axis=axis)
     unknown = tf.function(lambda x: function(x, center=False, scale=False))
-    for shape, words in ((None, "the rank of `inputs`"), ([2, None], "the number of channels of `inputs`")):
-        refused(ValueError, f"{words} must be known", unknown.get_concrete_function, tf.TensorSpec(shape))
+    for shape, message in ((None, "the rank of `inputs`"), ([2, None], "the number of channels of `inputs`")):
+        refused(ValueError, f"{message} must be known", unknown.get_concrete_function, tf.TensorSpec(shape))
 
 
 def test_groups_parameters_images_and_numbers_that_cannot_be_are_refused(refused):
-    for groups, words in ((4, "must divide"), (7, "from 1 to"), (0, "from 1 to")):
-        refused(ValueError, words, group_norm, tf.constant(X), groups)
+    for groups, message in ((4, "must divide"), (7, "from 1 to"), (0, "from 1 to")):
+        refused(ValueError, message, group_norm, tf.constant(X), groups)
     refused(ValueError, "`param_initializers`", group_norm, tf.constant(X), param_initializers={"mean": None})
     invalid = tf.errors.InvalidArgumentError
-    both = r"2 faults:[^$]*The image has 4 channels, expected 3[^$]*`channel_scales` must be the same size as .* channels 3"
+    errors = r"2 faults:[^$]*The image has 4 channels, expected 3[^$]*`channel_scales` must be the same size as .* channels 3"
     for arguments, kind, message in (
         ((tf.ones([3]), OFFSETS, SCALES), invalid, r"`image` must have two dimensions or more.* shape \(3,\)"),
         ((tf.ones([2, 2]), OFFSETS, SCALES), invalid, "^The image has 2 channels, expected 3"),
         ((tf.ones([2, 3]), OFFSETS, SCALES, 0), ValueError, "`scale` must not be 0"),
         ((tf.ones([2, 3], tf.int32), OFFSETS, SCALES), TypeError, "`image` must be uint8, float16 or float32"),
-        ((tf.ones([2, 4]), OFFSETS, SCALES[:2]), invalid, both),
+        ((tf.ones([2, 4]), OFFSETS, SCALES[:2]), invalid, errors),
     ):
         refused(kind, message, normalise_image, *arguments)
 
@@ -105,7 +107,7 @@ def _with_gradient(x):
 
 def test_response_normalization_and_its_gradient_are_those_of_tensorflow_and_round_at_random_where_asked(strategy):
     tolerances = {tf.float32: 1e-5, tf.float16: 2e-3, tf.bfloat16: 2e-2}
-    given = [tf.cast(INPUT, dtype) for dtype in tolerances]
+    inputs = [tf.cast(INPUT, dtype) for dtype in tolerances]
 
     @tf.function(jit_compile=True)
     def program(*xs):
@@ -113,11 +115,11 @@ def test_response_normalization_and_its_gradient_are_those_of_tensorflow_and_rou
             rounded = tf.nn.local_response_normalization(xs[1])
         return rounded, [_with_gradient(x) for x in xs]
 
-    (first, found), (second, _) = (strategy.run(program, given) for _ in range(2))
+    (first, all_results), (second, _) = (strategy.run(program, inputs) for _ in range(2))
     assert tf.reduce_any(first != second)
     np.testing.assert_allclose(first, second, rtol=2e-3, atol=1e-6)
-    for x, results, (dtype, tolerance) in zip(given, found, tolerances.items(), strict=True):
+    for x, results, (dtype, tolerance) in zip(inputs, all_results, tolerances.items(), strict=True):
         expected = _with_gradient(tf.cast(x, tf.float32))  # The host has no kernel for bfloat16.
-        for one, other in zip(results, expected, strict=True):
-            assert one.dtype == dtype
-            np.testing.assert_allclose(tf.cast(one, tf.float32), other, rtol=tolerance, atol=tolerance)
+        for result, reference in zip(results, expected, strict=True):
+            assert result.dtype == dtype
+            np.testing.assert_allclose(tf.cast(result, tf.float32), reference, rtol=tolerance, atol=tolerance)

@@ -1,4 +1,4 @@
-"""Random numbers in programs: dropout, those of TensorFlow without XLA, and a stream a replica."""
+"""Random operations in programs: dropout, equality with TensorFlow without XLA, and streams of replicas."""
 
 import re
 
@@ -58,8 +58,8 @@ def test_empty_noise_shape_drops_elements_one_by_one_as_none_does():
 
     expected = dropout(ONES, seed=[1, 2])
     assert set(np.unique(expected)) == {0, 2}
-    for found in (*dropped(), *tf.function(dropped, jit_compile=True)()):
-        np.testing.assert_array_equal(found, expected)
+    for mask in (*dropped(), *tf.function(dropped, jit_compile=True)()):
+        np.testing.assert_array_equal(mask, expected)
     assert dropout(tf.ones([]), noise_shape=[]).shape == []
 
 
@@ -78,8 +78,8 @@ def test_sizes_of_noise_may_be_tensors():
     expected = dropout(ONES, 0.5, [None, 1], [1, 2])
     assert len(np.unique(expected, axis=1)[0]) == 1
     of_any_size = tf.function(all_of, [tf.TensorSpec([None, 40])])
-    for found in (*of_any_size(ONES), *tf.function(all_of)(ONES), *all_of(ONES)):
-        np.testing.assert_array_equal(found, expected)
+    for mask in (*of_any_size(ONES), *tf.function(all_of)(ONES), *all_of(ONES)):
+        np.testing.assert_array_equal(mask, expected)
 
 
 def test_arguments_that_cannot_be_are_refused(refused):
@@ -106,7 +106,7 @@ def test_arguments_that_cannot_be_are_refused(refused):
 
 SEED = [3, 4]
 
-# Kernels of the host draw all of them, so that all may share a program.
+# Host kernels compute all of them, so they can be in one program.
 DRAWS = {
     "uniform": lambda: tf.random.stateless_uniform([5, 3], SEED),
     "uniform of half precision": lambda: tf.cast(tf.random.stateless_uniform([5], SEED, dtype=tf.bfloat16), tf.float32),
@@ -139,12 +139,12 @@ def test_draws_are_those_of_tensorflow_without_xla_also_in_a_loop(strategy):
     for name, draw in DRAWS.items():
         np.testing.assert_array_equal(drawn[name], draw(), err_msg=name)
     np.testing.assert_array_equal(looped, [tf.random.stateless_normal([4], [i, 7]) for i in range(3)])
-    # An algorithm that the host does not know is XLA's.
+    # XLA computes algorithms that the host kernels do not support.
     threefry = tf.function(lambda: tf.random.stateless_uniform([4], SEED, alg="threefry"), jit_compile=True)
     np.testing.assert_array_equal(strategy.run(threefry), threefry())
 
 
-# What a generator draws by the Philox algorithm.
+# Calls of a `tf.random.Generator` with the Philox algorithm.
 OF_GENERATORS = {
     "normal": lambda g: g.normal([3, 5], 2.0, 3.0),
     "normal of float16": lambda g: g.normal([7], dtype=tf.float16),
@@ -160,7 +160,7 @@ OF_GENERATORS = {
     "many": lambda g: g.normal([1000, 33]),
     "key": lambda g: g.key,
 }
-# Of Keras's `SeedGenerator`.
+# Calls with Keras's `SeedGenerator`.
 OF_SEEDS = {
     "normal": lambda g: keras.random.normal([3, 5], seed=g),
     "uniform": lambda g: keras.random.uniform([7], dtype="float16", seed=g),
@@ -175,33 +175,33 @@ OF_SEEDS = {
 }
 
 
-# In a scope, TensorFlow derives a key for each replica of any strategy, so that the first drew other numbers too.
+# TensorFlow derives a key for each replica of a strategy, so the first replica drew different values than without one.
 @pytest.mark.parametrize(
     ("draws", "seeded"), [(OF_GENERATORS, tf.random.Generator.from_seed), (OF_SEEDS, keras.random.SeedGenerator)]
 )
 def test_generators_draw_the_numbers_of_tensorflow_without_xla_and_end_in_its_state(draws, seeded, strategy):
     with strategy.scope():
         generator = seeded(5)
-    plain = seeded(5)
+    plain_generator = seeded(5)
 
-    def every(generator):
+    def draw_all(generator):
         return {name: draw(generator) for name, draw in draws.items()}
 
     def looped(generator):
         return tf.while_loop(
             lambda i, _: i < 3,
-            lambda i, most: (i + 1, tf.maximum(most, draws["normal"](generator))),
+            lambda i, maximum: (i + 1, tf.maximum(maximum, draws["normal"](generator))),
             [0, tf.zeros([3, 5])],
         )[1]
 
-    looped = tf.function(looped, autograph=False) if draws is OF_GENERATORS else every
-    program = tf.function(lambda: (every(generator), looped(generator)), jit_compile=True)
+    looped = tf.function(looped, autograph=False) if draws is OF_GENERATORS else draw_all
+    program = tf.function(lambda: (draw_all(generator), looped(generator)), jit_compile=True)
     for _ in range(2):
-        found = tf.nest.flatten(strategy.run(program))
-        wanted = tf.nest.flatten((every(plain), looped(plain)))
-        for one, other in zip(found, wanted, strict=True):
-            np.testing.assert_array_equal(one, other)
-        np.testing.assert_array_equal(generator.state, plain.state)
+        results = tf.nest.flatten(strategy.run(program))
+        references = tf.nest.flatten((draw_all(plain_generator), looped(plain_generator)))
+        for result, reference in zip(results, references, strict=True):
+            np.testing.assert_array_equal(result, reference)
+        np.testing.assert_array_equal(generator.state, plain_generator.state)
 
 
 def test_generator_of_an_algorithm_that_the_host_lacks_draws_as_in_any_function_that_xla_compiles(strategy):
@@ -210,15 +210,15 @@ def test_generator_of_an_algorithm_that_the_host_lacks_draws_as_in_any_function_
 
     with strategy.scope():
         generator = tf.random.Generator.from_seed(5, alg="threefry")
-    plain = tf.random.Generator.from_seed(5, alg="threefry")
-    program, compiled = (tf.function(lambda g=g: draws(g), jit_compile=True) for g in (generator, plain))
+    plain_generator = tf.random.Generator.from_seed(5, alg="threefry")
+    program, compiled = (tf.function(lambda g=g: draws(g), jit_compile=True) for g in (generator, plain_generator))
     for _ in range(2):
-        for one, other in zip(strategy.run(program), compiled(), strict=True):
-            np.testing.assert_array_equal(one, other)
-        np.testing.assert_array_equal(generator.state, plain.state)
+        for result, reference in zip(strategy.run(program), compiled(), strict=True):
+            np.testing.assert_array_equal(result, reference)
+        np.testing.assert_array_equal(generator.state, plain_generator.state)
 
 
-# XLA:CPU drew a number once for each of its uses.
+# XLA:CPU drew a random tensor again for each of its uses.
 def test_a_number_is_drawn_once_for_all_of_its_uses(compiled_text, strategy):
     @tf.function(jit_compile=True)
     def program(seed, x):
@@ -233,18 +233,18 @@ def test_a_number_is_drawn_once_for_all_of_its_uses(compiled_text, strategy):
 def test_random_layers_of_keras_draw_what_they_draw_without_xla(strategy):
     images = tf.random.stateless_uniform([4, 6, 5, 3], [1, 2])
 
-    def made():
+    def create_layers():
         kinds = ("Dropout", "GaussianNoise", "GaussianDropout", "SpatialDropout2D")
         layers = [getattr(keras.layers, kind)(0.3, seed=3) for kind in kinds]
         return [*layers, keras.layers.RandomFlip("horizontal", seed=3)]
 
-    plain = made()
+    plain_layers = create_layers()
     with strategy.scope():
-        mine = made()
-    program = tf.function(lambda: [layer(images, training=True) for layer in mine], jit_compile=True)
+        layers_in_scope = create_layers()
+    program = tf.function(lambda: [layer(images, training=True) for layer in layers_in_scope], jit_compile=True)
     for _ in range(2):
-        for layer, found in zip(plain, strategy.run(program), strict=True):
-            np.testing.assert_allclose(found, layer(images, training=True), rtol=1e-5, atol=1e-6)
+        for layer, result in zip(plain_layers, strategy.run(program), strict=True):
+            np.testing.assert_allclose(result, layer(images, training=True), rtol=1e-5, atol=1e-6)
 
 
 STREAMS = {
@@ -259,7 +259,7 @@ STREAMS = {
 
 
 def drawn(strategy, draw, times=3):
-    """What a program draws, of shape [times, replicas, ...]."""
+    """Returns the values that a program draws, of shape [times, replicas, ...]."""
     queue = ipu.IPUOutfeedQueue()
 
     @tf.function(jit_compile=True)
@@ -280,33 +280,33 @@ def test_replicas_draw_their_own_numbers_again_from_the_same_seed(replicas):
         for _ in tf.range(3):
             queue.enqueue({name: draw() for name, draw in STREAMS.items()})
 
-    def numbers(seed):
+    def draw_with(seed):
         reset_ipu_seed(seed)
         strategy.run(program)
         return queue.dequeue()
 
-    first, again, others = numbers(5), numbers(5), numbers(6)
+    first, same_seed, other_seed = draw_with(5), draw_with(5), draw_with(6)
     for name in STREAMS:
         flat = first[name].numpy().reshape([9, -1])
         assert len(np.unique(flat, axis=0)) == 9, f"each draw of {name} of each replica is another one"
-        np.testing.assert_array_equal(again[name], first[name], err_msg=name)
-        assert not np.array_equal(others[name], first[name]), name
+        np.testing.assert_array_equal(same_seed[name], first[name], err_msg=name)
+        assert not np.array_equal(other_seed[name], first[name]), name
 
 
 def test_identical_replicas_draw_the_same(replicas):
     strategy = replicas(3)
 
-    def numbers(identical):
+    def draw_with(identical):
         with strategy.scope():
             generator = tf.random.Generator.from_seed(1)
         reset_ipu_seed(5, experimental_identical_replicas=identical)
         return drawn(strategy, lambda: tf.concat([generator.uniform([4]), tf.random.uniform([8])], 0), times=2)
 
-    own = numbers(False)
-    assert len(np.unique(own[:, :, :4].reshape([6, -1]), axis=0)) == 6
-    plain = tf.random.Generator.from_seed(1)  # The first replica draws what it would draw alone.
-    np.testing.assert_array_equal(own[:, 0, :4], [plain.uniform([4]) for _ in range(2)])
-    np.testing.assert_array_equal(numbers(True), np.repeat(own[:, :1], 3, axis=1))
+    separate = draw_with(False)
+    assert len(np.unique(separate[:, :, :4].reshape([6, -1]), axis=0)) == 6
+    plain_generator = tf.random.Generator.from_seed(1)  # The first replica draws the same values as without a strategy.
+    np.testing.assert_array_equal(separate[:, 0, :4], [plain_generator.uniform([4]) for _ in range(2)])
+    np.testing.assert_array_equal(draw_with(True), np.repeat(separate[:, :1], 3, axis=1))
 
 
 def test_runs_go_on_in_the_stream(strategy):
@@ -344,10 +344,10 @@ def test_a_number_has_the_distribution_that_it_should_have(replicas):
 def test_keras_drops_other_units_out_on_each_replica_and_on_the_first_those_of_plain_keras(replicas):
     plain_layer = keras.layers.Dropout(0.5, seed=7)
     plain_layer.build([64])
-    plain = np.stack([plain_layer(tf.ones([64]), training=True) for _ in range(2)])
+    plain_masks = np.stack([plain_layer(tf.ones([64]), training=True) for _ in range(2)])
     strategy = replicas(3)
     with strategy.scope():
         layer = keras.layers.Dropout(0.5, seed=7)
     masks = drawn(strategy, lambda: layer(tf.ones([64]), training=True), times=2)
-    np.testing.assert_array_equal(masks[:, 0], plain)
+    np.testing.assert_array_equal(masks[:, 0], plain_masks)
     assert len(np.unique(masks.reshape([6, -1]), axis=0)) == 6

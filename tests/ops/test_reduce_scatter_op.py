@@ -1,4 +1,4 @@
-"""What a replica knows about itself, and reductions that leave each a part, against NumPy."""
+"""The indices of replicas, and reduce-scatter, compared with NumPy."""
 
 import numpy as np
 import tensorflow as tf
@@ -15,10 +15,12 @@ def scattered(reduced, replicas):
 
 def test_vectors_of_every_length_are_padded_to_equal_parts(replicated, arrays):
     values, lengths = arrays(4, [8]), [0, 1, 3, 4, 5, 8]
-    results = replicated(lambda x: reduce_scatter([x[:length] for length in lengths], 4), [(one,) for one in values])
-    for at, length in enumerate(lengths):
+    results = replicated(
+        lambda x: reduce_scatter([x[:length] for length in lengths], 4), [(vector,) for vector in values]
+    )
+    for index, length in enumerate(lengths):
         expected = scattered(np.sum(values, 0)[:length], 4)
-        np.testing.assert_array_equal([result[at] for result in results], expected)
+        np.testing.assert_array_equal([result[index] for result in results], expected)
 
 
 def test_every_reduction_also_in_groups(replicated, arrays):
@@ -38,8 +40,8 @@ def test_every_reduction_also_in_groups(replicated, arrays):
     for first in (0, 2):
         for name, reduce in {**numbers, **booleans}.items():
             expected = scattered(reduce(*(flags if name in booleans else values)[first : first + 2]), 2)
-            found = [result[name] for result in results[first : first + 2]]
-            np.testing.assert_array_equal(found, expected, err_msg=name)
+            parts = [result[name] for result in results[first : first + 2]]
+            np.testing.assert_array_equal(parts, expected, err_msg=name)
     for replica, result in enumerate(results):
         np.testing.assert_array_equal(result["LOCAL"], scattered(values[replica], 2)[replica % 2])
         far = scattered(values[replica % 2] + values[replica % 2 + 2], 2)[replica // 2]
@@ -50,36 +52,36 @@ def test_gradient_gathers_the_parts(replicated, arrays):
     values, weights = arrays(2, [3]), arrays(2, [2], seed=1)
 
     def program(x, weight):
-        found = []
+        gradients = []
         for op in ("ADD", "MEAN"):
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 loss = tf.reduce_sum(weight * reduce_scatter(x, 2, f"COLLECTIVE_OP_{op}"))
-            found.append(tape.gradient(loss, x))
-        return found
+            gradients.append(tape.gradient(loss, x))
+        return gradients
 
-    for of_sum, of_mean in replicated(program, list(zip(values, weights, strict=True))):
-        np.testing.assert_array_equal(of_sum, np.concatenate(weights)[:3])
-        np.testing.assert_array_equal(of_mean, of_sum / 2)
+    for sum_gradient, mean_gradient in replicated(program, list(zip(values, weights, strict=True))):
+        np.testing.assert_array_equal(sum_gradient, np.concatenate(weights)[:3])
+        np.testing.assert_array_equal(mean_gradient, sum_gradient / 2)
 
 
 def test_a_single_replica_is_the_first_and_keeps_everything_and_an_eager_call_is_refused(strategy, refused):
     program = tf.function(lambda x: (reduce_scatter(x, 1), replication_index()), jit_compile=True)
-    kept, index = strategy.run(program, (tf.constant([1.0, 2.0, 3.0]),))
-    assert (kept.numpy().tolist(), index.numpy()) == ([1.0, 2.0, 3.0], 0)
+    result, index = strategy.run(program, (tf.constant([1.0, 2.0, 3.0]),))
+    assert (result.numpy().tolist(), index.numpy()) == ([1.0, 2.0, 3.0], 0)
     refused(RuntimeError, "`replication_index` can only be called in a program", replication_index)
 
 
 def test_what_cannot_be_is_refused_when_the_program_is_traced(refused):
     with tf.Graph().as_default():
-        for error, words, arguments in (
+        for error, message, arguments in (
             (ValueError, "`x` must have rank 1", (tf.zeros([2, 2]), 2)),
             (ValueError, "`op` must be one of", (tf.zeros([2]), 2, "ADD")),
             (TypeError, "bool", (tf.constant([True]), 2)),
             (TypeError, "float32", (tf.zeros([2]), 2, "COLLECTIVE_OP_LOGICAL_OR")),
             (ValueError, "`replication_factor`", (tf.zeros([2]), 0)),
         ):
-            refused(error, words, reduce_scatter, *arguments)
+            refused(error, message, reduce_scatter, *arguments)
         x = tf.zeros([4])
         refused(LookupError, "by `max` has no gradient", tf.gradients, reduce_scatter(x, 2, "COLLECTIVE_OP_MAX"), x)
     refused(RuntimeError, "can only be called in a program", reduce_scatter, tf.zeros([2]), 1)

@@ -44,15 +44,15 @@ def test_each_group_has_a_value_of_its_own_of_variables_and_feeds(four):
             outfeed.enqueue((elements, [variable + 0.0 for variable in variables], layer(tf.ones([1, 1]))))
 
     four.run(program)
-    elements, read, of_layer = outfeed.dequeue()
-    np.testing.assert_array_equal(of_layer[0, :, 0, 0], [3.0, 3.0, 4.0, 4.0])
-    for at, (groups, values, ranks) in enumerate(cases):
+    elements, read, layer_outputs = outfeed.dequeue()
+    np.testing.assert_array_equal(layer_outputs[0, :, 0, 0], [3.0, 3.0, 4.0, 4.0])
+    for index, (groups, values, ranks) in enumerate(cases):
         expected = np.array(values)[ranks]
-        np.testing.assert_array_equal(read[at][0], expected)
-        np.testing.assert_array_equal(read_groups(variables[at], groups), values)
-        np.testing.assert_array_equal(read_groups(variables[at], groups, ALL), expected)
-        assert variables[at].numpy() == expected[0]
-        np.testing.assert_array_equal(elements[at], np.add.outer([0, len(values)], ranks))
+        np.testing.assert_array_equal(read[index][0], expected)
+        np.testing.assert_array_equal(read_groups(variables[index], groups), values)
+        np.testing.assert_array_equal(read_groups(variables[index], groups, ALL), expected)
+        assert variables[index].numpy() == expected[0]
+        np.testing.assert_array_equal(elements[index], np.add.outer([0, len(values)], ranks))
 
 
 def test_values_stay_from_run_to_run_and_a_read_one_is_not_written(four):
@@ -64,9 +64,9 @@ def test_values_stay_from_run_to_run_and_a_read_one_is_not_written(four):
         variable.assign_add(tf.ones([1000]))
 
     four.run(step)
-    before = read_groups(variable)
+    first_values = read_groups(variable)
     four.run(step)
-    np.testing.assert_array_equal(before, np.ones([4, 1000]))
+    np.testing.assert_array_equal(first_values, np.ones([4, 1000]))
     np.testing.assert_array_equal(read_groups(variable), np.full([4, 1000], 2.0))
     assign_groups(variable, [np.zeros(1000), np.ones(1000)], ReplicaGroups(2))
     for _ in range(2):
@@ -87,8 +87,8 @@ def test_a_group_size_that_does_not_divide_the_replicas_is_refused(four, refused
         def program():
             ipu.loops.repeat(1, outfeed.enqueue, [], infeed)
 
-        words = "groups of 3, which does not divide the 4 replicas"
-        refused(ValueError, words, read_groups, variable, ReplicaGroups(3))
+        message = "groups of 3, which does not divide the 4 replicas"
+        refused(ValueError, message, read_groups, variable, ReplicaGroups(3))
         refused(tf.errors.InvalidArgumentError, "groups of 3 replicas, and the program has 4", four.run, program)
 
 
@@ -98,8 +98,8 @@ def test_what_has_no_replicas_is_refused(four, refused):
     refused(TypeError, "`variable` must be", read_groups, tf.constant(1.0))
     with four.scope():
         variable = tf.Variable([0.0])
-    words = r"must have the shape \[4, 1\], a value a group, but has \[2\]"
-    refused(ValueError, words, assign_groups, variable, [1.0, 2.0])
+    message = r"must have the shape \[4, 1\], a value a group, but has \[2\]"
+    refused(ValueError, message, assign_groups, variable, [1.0, 2.0])
     refused(TypeError, "`retrieval_mode` must be", read_groups, variable, retrieval_mode="all")
     dataset = tf.data.Dataset.from_tensors(1.0)
     refused(TypeError, "`replica_groups` must be", ipu.IPUInfeedQueue, dataset, replica_groups=2)

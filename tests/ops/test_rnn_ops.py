@@ -1,4 +1,4 @@
-"""Recurrent layers of TensorFlow 1's style against Keras's own, with the weights from one layout to the other."""
+"""Recurrent layers in the style of TensorFlow 1, compared with Keras layers of the same weights."""
 
 import keras
 import numpy as np
@@ -17,20 +17,20 @@ ATTENTION = RANDOM.uniform(size=[TIME, BATCH]).astype(np.float32)
 
 
 def in_order(values, count):
-    """The gates of Keras's order, from those of the SDK's along the last dimension."""
+    """Reorders the gates along the last dimension, from the SDK's order to the order of Keras."""
     parts = np.split(np.asarray(values), count, axis=-1)
-    return np.concatenate([parts[at] for at in (1, 0, 2, 3)[:count]], axis=-1)
+    return np.concatenate([parts[index] for index in (1, 0, 2, 3)[:count]], axis=-1)
 
 
 def keras_twin(layer, **options):
-    """Keras's layer with the weights of one of ours."""
+    """Returns a Keras layer with the weights of `layer`."""
     kind, gates = (keras.layers.LSTM, 4) if isinstance(layer, rnn_ops.PopnnLSTM) else (keras.layers.GRU, 3)
-    plain = kind(UNITS, return_sequences=True, return_state=True, **options)
-    plain.build([BATCH, TIME, SIZE])
+    twin = kind(UNITS, return_sequences=True, return_state=True, **options)
+    twin.build([BATCH, TIME, SIZE])
     biases = np.asarray(layer.biases)
     flat = biases.reshape(-1) if biases.ndim == 2 else biases.transpose(1, 0, 2).reshape(2, -1)
-    plain.set_weights([in_order(one, gates) for one in (layer.kernel[:SIZE], layer.kernel[SIZE:], flat)])
-    return plain
+    twin.set_weights([in_order(weights, gates) for weights in (layer.kernel[:SIZE], layer.kernel[SIZE:], flat)])
+    return twin
 
 
 @pytest.mark.parametrize(
@@ -53,40 +53,40 @@ def test_outputs_states_and_gradients_are_keras(kind, options, strategy):
         return outputs, tf.nest.flatten(last), tape.gradient(loss, [x, *layer.trainable_variables])
 
     args = (tf.constant(X), list(map(tf.constant, STATES)))
-    outputs, last, (of_x, of_kernel, of_biases) = strategy.run(program, args)
-    plain = keras_twin(layer, **options)
+    outputs, last, (x_gradient, kernel_gradient, bias_gradient) = strategy.run(program, args)
+    twin = keras_twin(layer, **options)
     x = tf.constant(X.transpose(1, 0, 2))
     with tf.GradientTape() as tape:
         tape.watch(x)
-        expected, *expected_last = plain(x, initial_state=STATES[::-1] if lstm else STATES[:1])
+        expected, *expected_last = twin(x, initial_state=STATES[::-1] if lstm else STATES[:1])
         loss = tf.reduce_sum(tf.sin(expected))
-    gradients = tape.gradient(loss, [x, *(each.value for each in plain.weights)])
+    gradients = tape.gradient(loss, [x, *(weight.value for weight in twin.weights)])
     np.testing.assert_allclose(outputs, tf.transpose(expected, [1, 0, 2]), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(last, expected_last[::-1], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(of_x, tf.transpose(gradients[0], [1, 0, 2]), rtol=1e-3, atol=1e-5)
-    of_both = np.concatenate([gradients[1], gradients[2]])
-    np.testing.assert_allclose(in_order(of_kernel, 4 if lstm else 3), of_both, rtol=1e-3, atol=1e-5)
-    assert of_biases.shape == layer.canonical_bias_shapes
+    np.testing.assert_allclose(x_gradient, tf.transpose(gradients[0], [1, 0, 2]), rtol=1e-3, atol=1e-5)
+    kernel_gradients = np.concatenate([gradients[1], gradients[2]])
+    np.testing.assert_allclose(in_order(kernel_gradient, 4 if lstm else 3), kernel_gradients, rtol=1e-3, atol=1e-5)
+    assert bias_gradient.shape == layer.canonical_bias_shapes
 
 
 def test_sequences_end_where_their_lengths_say(strategy):
     with strategy.scope():
-        made = [kind(UNITS) for kind in (rnn_ops.PopnnDynamicLSTM, rnn_ops.PopnnDynamicGRU)]
-    program = tf.function(lambda x: [layer(x, LENGTHS) for layer in made], jit_compile=True)
+        layers = [kind(UNITS) for kind in (rnn_ops.PopnnDynamicLSTM, rnn_ops.PopnnDynamicGRU)]
+    program = tf.function(lambda x: [layer(x, LENGTHS) for layer in layers], jit_compile=True)
     for layer, options, (outputs, last) in zip(
-        made, ({}, {"reset_after": False}), strategy.run(program, (tf.constant(X),)), strict=True
+        layers, ({}, {"reset_after": False}), strategy.run(program, (tf.constant(X),)), strict=True
     ):
-        plain = keras_twin(layer, **options)
-        for at, length in enumerate(LENGTHS):
-            expected, *expected_last = plain(X.transpose(1, 0, 2)[at : at + 1, :length])
-            np.testing.assert_allclose(outputs[:length, at], expected[0], rtol=1e-4, atol=1e-5)
-            assert not np.any(outputs[length:, at])
-            for one, other in zip(tf.nest.flatten(last), expected_last[::-1], strict=True):
-                np.testing.assert_allclose(one[at], other[0], rtol=1e-4, atol=1e-5)
+        twin = keras_twin(layer, **options)
+        for row, length in enumerate(LENGTHS):
+            expected, *expected_last = twin(X.transpose(1, 0, 2)[row : row + 1, :length])
+            np.testing.assert_allclose(outputs[:length, row], expected[0], rtol=1e-4, atol=1e-5)
+            assert not np.any(outputs[length:, row])
+            for state, reference in zip(tf.nest.flatten(last), expected_last[::-1], strict=True):
+                np.testing.assert_allclose(state[row], reference[0], rtol=1e-4, atol=1e-5)
 
 
 def attended(layer):
-    """The definition, in NumPy."""
+    """Computes the definition of the layer in NumPy."""
     kernel, biases = np.asarray(layer.kernel), np.asarray(layer.biases)
     outputs, state = np.zeros([TIME, BATCH, UNITS]), STATES[0]
     for time in range(TIME):
@@ -94,10 +94,10 @@ def attended(layer):
         reset, update = np.split(1 / (1 + np.exp(-gates)), 2, axis=1)
         candidate = np.tanh(np.concatenate([X[time], reset * state], 1) @ kernel[:, 2 * UNITS :] + biases[2])
         update *= 1 - ATTENTION[time][:, np.newaxis]
-        runs = (time < np.array(LENGTHS))[:, np.newaxis]
-        new = update * state + (1 - update) * candidate
-        state = np.where(runs, new, state)
-        outputs[time] = np.where(runs, new, 0)
+        is_within = (time < np.array(LENGTHS))[:, np.newaxis]
+        new_state = update * state + (1 - update) * candidate
+        state = np.where(is_within, new_state, state)
+        outputs[time] = np.where(is_within, new_state, 0)
     return outputs
 
 
@@ -106,7 +106,7 @@ def test_attention_keeps_less_of_the_state():
     outputs, last = layer(X, LENGTHS, ATTENTION, STATES[0])
     np.testing.assert_allclose(outputs, attended(layer), rtol=1e-4, atol=1e-5)
     assert layer.biases.numpy()[:, 0].tolist() == [1, 1, 0]
-    shapes = {each.name.rpartition("/")[2]: each.shape.as_list() for each in layer.variables}
+    shapes = {variable.name.rpartition("/")[2]: variable.shape.as_list() for variable in layer.variables}
     assert shapes == {"kernel:0": [SIZE + UNITS, 3 * UNITS], "bias_r_u:0": [2, UNITS], "bias_c:0": [1, UNITS]}
     turned, _ = layer(X.transpose(1, 0, 2), LENGTHS, ATTENTION.T, STATES[0], time_major=False)
     np.testing.assert_array_equal(turned, outputs)
@@ -119,7 +119,7 @@ def test_variables_have_the_names_and_shapes_of_the_sdk_in_a_session():
         x = tf.constant(X, tf.float16)
         with ipu.scopes.ipu_scope("/device:IPU:0"):
             [result] = ipu.compiler.compile(lambda x: second(first(x)), [x])
-        names = [(each.op.name, each.shape.as_list()) for each in tf.compat.v1.trainable_variables()]
+        names = [(variable.op.name, variable.shape.as_list()) for variable in tf.compat.v1.trainable_variables()]
         assert names == [
             ("popnn_lstm/kernel", [SIZE + UNITS, 4 * UNITS]), ("popnn_lstm/biases", [4, UNITS]),
             ("popnn_lstm_1/kernel", [2 * UNITS, 4 * UNITS]), ("popnn_lstm_1/biases", [4, UNITS]),
@@ -135,8 +135,8 @@ def test_half_precision_and_hard_gates_are_computed():
     layer = rnn_ops.PopnnGRU(UNITS, tf.float16, activation=tf.nn.relu, recurrent_activation="hard_sigmoid")
     outputs, last = layer(X.astype(np.float16))
     hard = {"activation": "relu", "recurrent_activation": lambda x: tf.clip_by_value(0.2 * x + 0.5, 0, 1)}
-    plain = keras_twin(layer, reset_after=False, **hard)
-    expected, *_ = plain(X.transpose(1, 0, 2))
+    twin = keras_twin(layer, reset_after=False, **hard)
+    expected, *_ = twin(X.transpose(1, 0, 2))
     assert outputs.dtype == last.dtype == tf.float16
     np.testing.assert_allclose(outputs, tf.transpose(expected, [1, 0, 2]), rtol=2e-2, atol=2e-3)
 

@@ -75,7 +75,7 @@ def test_gradients_are_those_of_finite_differences():
 def test_arguments_that_do_not_go_together_are_refused(refused):
     for change, kind, message in (
         ({"num_elems": [1, 2]}, ValueError, "`src_offsets`"),
-        ({"num_elems": [], "src_offsets": [], "dst_offsets": []}, ValueError, "1 run or more"),
+        ({"num_elems": [], "src_offsets": [], "dst_offsets": []}, ValueError, "at least 1 sequence"),
         ({"num_elems": [1.5, 2.0, 1.0]}, TypeError, "`num_elems` must have integers"),
         ({"src": SRC[:, :2]}, ValueError, "`src` has shape"),
         ({"src": SRC[:, 0], "dst": SRC[0]}, ValueError, r"2 faults:[^$]*`dst` must be of rank 2[^$]*`src`"),
@@ -152,14 +152,26 @@ def test_arguments_that_cannot_be_are_refused(refused):
         refused(kind, message, embedding_lookup, *arguments)
     halves = tf.ones([1, 6], tf.float16)
     for call, kind, message in (
-        (lambda: dynamic_slice(X, 2, 0, 1), ValueError, r"`dim` is 2, and `input` has shape \(4, 6\)"),
+        (
+            lambda: dynamic_slice(X, 2, 0, 1),
+            ValueError,
+            r"`dim` must be a dimension of `input`, whose shape is \(4, 6\)",
+        ),
         (lambda: dynamic_slice(X, True, 0, 1), TypeError, "`dim` must be an int"),
-        (lambda: dynamic_slice(X, 0, 0, 5), ValueError, "`size` is 5, and dimension 0 of `input` has 4 places"),
+        (
+            lambda: dynamic_slice(X, 0, 0, 5),
+            ValueError,
+            "`size` must be from 1 to 4, the size of dimension 0 of `input`",
+        ),
         (lambda: dynamic_slice(X, 0, 0, tf.constant(1)), TypeError, "`size` must be an int"),
-        (lambda: dynamic_slice(X, 0, 0.5, 1), TypeError, "`start` must be a whole number, but is of type float32"),
+        (lambda: dynamic_slice(X, 0, 0.5, 1), TypeError, "`start` must be an integer, but is of type float32"),
         (lambda: dynamic_slice(X, 0, 0, 2, step=0), ValueError, "`step=0` must be 1 or more"),
-        (lambda: dynamic_update(X, X[:2], 0, 0, 1), ValueError, r"`src` has shape \(2, 6\).*\(1, 6\)"),
-        (lambda: dynamic_update(X, halves, 0, 0, 1), TypeError, "float32, and `src` of type float16"),
+        (
+            lambda: dynamic_update(X, X[:2], 0, 0, 1),
+            ValueError,
+            r"`src` must have the shape .*\(1, 6\), but has \(2, 6\)",
+        ),
+        (lambda: dynamic_update(X, halves, 0, 0, 1), TypeError, "float32 and float16; use `tf.cast`"),
     ):
         refused(kind, message, call)
 

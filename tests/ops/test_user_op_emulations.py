@@ -1,4 +1,4 @@
-"""Operations with code for tiles: emulations in Python and C++, their gradients, checks, and expressions of elements."""
+"""Operations with code for tiles: emulations in Python and C++, gradients, checks, and expressions of elements."""
 
 from __future__ import annotations
 
@@ -55,26 +55,26 @@ def gradients_of_product(gradients, outputs, inputs, attributes):
 
 def test_emulation_computes_numbers_and_gradients_in_a_loop(replicas):
     def program():
-        found = tf.zeros([3, 3])
+        total = tf.zeros([3, 3])
         for _ in tf.range(2):
             with tf.GradientTape() as tape:
                 tape.watch([A, B])
                 (product,) = precompiled_user_op([A, B], "nowhere/libproduct.so", "product.gp", OUTS, attributes="2")
-            found += tf.stack([product, *tape.gradient(product, [A, B])])
-        return found
+            total += tf.stack([product, *tape.gradient(product, [A, B])])
+        return total
 
     register_user_op_emulation("Build", scaled_product)
-    found = replicas(2).run(tf.function(program, jit_compile=True))
-    np.testing.assert_allclose(found, 2 * np.stack([2 * A * B, 2 * B, 2 * A]))
+    total = replicas(2).run(tf.function(program, jit_compile=True))
+    np.testing.assert_allclose(total, 2 * np.stack([2 * A * B, 2 * B, 2 * A]))
 
 
 def test_gradient_is_the_registered_one_of_those_inputs_that_were_asked_for(strategy):
-    def gradients(wanted, **named):
+    def gradients(inputs_with_gradients, **options):
         def program():
             with tf.GradientTape() as tape:
                 tape.watch([A, B])
-                named.update(op_name="Product", attributes="2", inputs_with_gradients=wanted)
-                (product,) = precompiled_user_op([A, B], "libproduct.so", outs=OUTS, **named)
+                options.update(op_name="Product", attributes="2", inputs_with_gradients=inputs_with_gradients)
+                (product,) = precompiled_user_op([A, B], "libproduct.so", outs=OUTS, **options)
             return tf.stack(tape.gradient(product, [A, B], unconnected_gradients="zero"))
 
         return strategy.run(tf.function(program))
@@ -115,11 +115,11 @@ def test_keras_traces_a_layer_for_a_batch_of_any_size_and_trains_it(strategy):
         losses = model.fit(x, 3 * x[:, :1], batch_size=4, epochs=2, verbose=0, shuffle=False).history["loss"]
         return [losses, *model.get_weights()]
 
-    plainly = trained(tf.multiply)
+    reference = trained(tf.multiply)
     for gradient in (None, lambda g, _, i: [g[0] * i[1], tf.reduce_sum(g[0] * i[0], 0)]):
         register_user_op_emulation("Build", tf.multiply, gradient)
-        for found, expected in zip(trained(called), plainly, strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-5)
+        for actual, expected in zip(trained(called), reference, strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 def test_outputs_of_unknown_shape_are_refused_in_programs_and_eagerly(strategy, refused):
@@ -166,8 +166,8 @@ def test_emulation_trains_in_a_stage_of_a_pipeline(replicas, pipelined):
 def test_library_of_a_name_has_an_emulation_of_its_own():
     register_user_op_emulation("Build", lambda a: a + 1)
     register_user_op_emulation("Build", lambda a: a + 2, library="somewhere/libtwo.so")
-    found = [precompiled_user_op([A], f"else/lib{name}.so", outs=OUTS)[0] for name in ("one", "two")]
-    np.testing.assert_allclose(found, [A + 1, A + 2])
+    results = [precompiled_user_op([A], f"else/lib{name}.so", outs=OUTS)[0] for name in ("one", "two")]
+    np.testing.assert_allclose(results, [A + 1, A + 2])
 
 
 def test_faults_of_emulations_are_named(tmp_path, refused):
@@ -176,24 +176,24 @@ def test_faults_of_emulations_are_named(tmp_path, refused):
     for argument in ("attributes", "gradient_attributes"):
         refused(ValueError, f"Expected {argument} to be a 'str' type, but was int: `1`", call, **{argument: 1})
     register_user_op_emulation("Sum", tf.reduce_sum)
-    words = r"`Sum` has the outputs float32\[3\], and its emulation returns float32\[\]"
-    refused(ValueError, words, call, op_name="Sum")
-    refused(NotImplementedError, "Registered are `Sum`", call)
+    message = r"the outputs of `Sum` as float32\[3\], but its emulation returns float32\[\]"
+    refused(ValueError, message, call, op_name="Sum")
+    refused(NotImplementedError, "There are emulations of `Sum`", call)
     register_user_op_emulation("Same", tf.identity, lambda g, _, __: [])
     with tf.GradientTape() as tape:
         tape.watch(A)
         (same,) = call(op_name="Same")
     refused(ValueError, "returns 0 gradients for 1 inputs", tape.gradient, same, A)
     register: Any = register_user_op_emulation
-    for error, words, arguments in [
+    for error, message, arguments in [
         (TypeError, "`op_name` must be a string, but is 1", (1, tf.identity)),
         (ValueError, "`op_name` is empty", ("", tf.identity)),
         (TypeError, "`function` must be a function or the path of a shared library, but is 1", ("A", 1)),
         (ValueError, "`function` is `gone.so`, which is no file", ("A", "gone.so")),
-        (ValueError, "`gradient` must be omitted where", ("A", str(Path(__file__)), tf.identity)),
+        (ValueError, "`gradient` must be omitted if", ("A", str(Path(__file__)), tf.identity)),
         (TypeError, "`gradient` must be a function or None", ("A", tf.identity, 1)),
     ]:
-        refused(error, words, register, *arguments)
+        refused(error, message, register, *arguments)
 
 
 def test_expression_broadcasts_and_has_the_type_of_its_first_input(strategy):
@@ -214,9 +214,9 @@ def test_expression_broadcasts_and_has_the_type_of_its_first_input(strategy):
     for x, results in zip(inputs, strategy.run(program), strict=True):
         column = x[:, np.newaxis]
         expected = (column * column + 3 * (x - 4), np.broadcast_to(column + 8, [8, 8]), 1 + 3 * x)
-        for found, each in zip(results, expected, strict=True):
-            assert found.dtype == x.dtype
-            np.testing.assert_array_equal(found, each)
+        for result, value in zip(results, expected, strict=True):
+            assert result.dtype == x.dtype
+            np.testing.assert_array_equal(result, value)
 
 
 def test_expression_has_no_gradient_and_no_other_operators(refused):
@@ -225,11 +225,11 @@ def test_expression_has_no_gradient_and_no_other_operators(refused):
         squared = codelet_expression_op(lambda x: x * x, A)
     refused(LookupError, "`codelet_expression_op` has no gradient, on the machine either", tape.gradient, squared, A)
     call: Any = codelet_expression_op
-    for error, words, arguments in [
-        (TypeError, "`vertex_expression` has .* alone: unsupported operand", (lambda x: x / x, A)),
+    for error, message, arguments in [
+        (TypeError, "`vertex_expression` may only use .*: unsupported operand", (lambda x: x / x, A)),
         (TypeError, "neither true nor false", (lambda x: x if x else -x, A)),
-        (TypeError, "must return an expression of what it is given, but returns 3", (lambda x: 3, A)),
+        (TypeError, "must return an expression of its arguments, but returns 3", (lambda x: 3, A)),
         (ValueError, "`args` is empty", (lambda: 3,)),
         (ValueError, r"shapes \(3,\), \(2,\), which do not broadcast", (lambda x, y: x + y, A, [1.0, 2.0])),
     ]:
-        refused(error, words, call, *arguments)
+        refused(error, message, call, *arguments)

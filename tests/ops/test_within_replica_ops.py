@@ -1,4 +1,4 @@
-"""Collectives between the shards of a replica, against NumPy."""
+"""Collectives between the shards of a replica, compared with NumPy."""
 
 import itertools
 
@@ -16,8 +16,8 @@ def constants(*values):
     return [tf.constant(value) for value in values]
 
 
-def assert_vectors(found, expected):
-    assert [vector.numpy().tolist() for vector in found] == expected
+def assert_vectors(vectors, expected):
+    assert [vector.numpy().tolist() for vector in vectors] == expected
 
 
 def test_all_reduce_by_every_operation():
@@ -28,13 +28,13 @@ def test_all_reduce_by_every_operation():
     shards = constants([True, False, True], [True, True])
     np.testing.assert_array_equal(all_reduce(shards, "COLLECTIVE_OP_LOGICAL_AND")[0], [True, False, False])
     np.testing.assert_array_equal(all_reduce(shards, "COLLECTIVE_OP_LOGICAL_OR")[1], [True, True, True])
-    shards = constants([1, 2, 3], [4, 5, 6])  # Each shard keeps its own.
+    shards = constants([1, 2, 3], [4, 5, 6])  # Each shard keeps its own vector.
     np.testing.assert_array_equal(all_reduce(shards, "COLLECTIVE_OP_LOCAL"), [[1, 2, 3], [4, 5, 6]])
     assert_vectors(reduce_scatter(shards, "COLLECTIVE_OP_LOCAL"), [[1, 0], [5, 6]])
 
 
 def test_reduce_scatter_leaves_each_shard_the_part_that_the_sdk_documents_equally_long_with_zeros_at_the_end():
-    """The SDK's documentation has x, y, z on shards 3, 1 and 2 of four."""
+    """The SDK's documentation has the parts x, y and z on shards 3, 1 and 2 of four."""
     results = reduce_scatter([tf.range(1, 4) * 10**shard for shard in range(4)], "COLLECTIVE_OP_ADD")
     assert_vectors(results, [[0], [2222], [3333], [1111]])
     results = reduce_scatter([tf.range(5) + shard for shard in range(4)], "COLLECTIVE_OP_ADD")
@@ -50,8 +50,8 @@ def test_reduce_scatter_leaves_each_shard_the_part_that_the_sdk_documents_equall
     for count, length in itertools.product([1, 3, 8], [1, 7, 24]):
         results = reduce_scatter([tf.range(1, length + 1) for _ in range(count)], "COLLECTIVE_OP_MAX")
         assert {len(part) for part in results} == {-(-length // count)}
-        found = np.concatenate(results)
-        np.testing.assert_array_equal(np.sort(found[found > 0]), np.arange(1, length + 1))
+        elements = np.concatenate(results)
+        np.testing.assert_array_equal(np.sort(elements[elements > 0]), np.arange(1, length + 1))
 
 
 def test_all_gather_concatenates_along_the_axis_and_takes_scalars_as_vectors():
@@ -100,21 +100,21 @@ def test_the_run_of_a_graph_refuses_shards_in_a_wrong_order(call, configure, ref
 
 
 def test_bad_shards_and_a_wrong_order_of_them_are_refused(refused):
-    one = tf.constant([1.0])
+    shard = tf.constant([1.0])
     for call in CALLS:
         with tf.Graph().as_default():
             assert len(call(made([0, 1]))) == 3
             refused(tf.errors.FailedPreconditionError, ORDER, call, made([1, 0]))
-        for words, shards in (
-            ("twice", [one, one]),
-            ("same type", [one, tf.constant([1])]),
-            ("same rank", [one, tf.constant(1.0)]),
+        for message, shards in (
+            ("twice", [shard, shard]),
+            ("same type", [shard, tf.constant([1])]),
+            ("same rank", [shard, tf.constant(1.0)]),
             ("`input_shards`", []),
-            ("`input_shards`", one),
+            ("`input_shards`", shard),
         ):
-            refused(ValueError, words, call, shards)
+            refused(ValueError, message, call, shards)
     refused(ValueError, "rank 0 or 1", all_reduce, [tf.zeros([2, 2]), tf.ones([2, 2])], "COLLECTIVE_OP_ADD")
     refused(ValueError, "`op` must be one of", all_reduce, constants([1.0], [2.0]), "COLLECTIVE_OP_MEAN")
     refused(TypeError, "float32", all_reduce, constants([1.0], [2.0]), "COLLECTIVE_OP_LOGICAL_AND")
     refused(ValueError, "`axis`", all_gather, constants([1.0], [2.0]), axis=1)
-    refused(ValueError, "but along `axis`", all_gather, [tf.zeros([2, 1]), tf.zeros([3, 1])], axis=1)
+    refused(ValueError, "except along `axis`", all_gather, [tf.zeros([2, 1]), tf.zeros([3, 1])], axis=1)

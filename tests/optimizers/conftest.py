@@ -1,4 +1,4 @@
-"""What the tests of optimizers share: a small regression, its training in plain TensorFlow, and runs on replicas."""
+"""Fixtures of tests of optimizers: a small regression, its training in plain TensorFlow, and on replicas."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ MICRO_BATCHES = 8
 
 @pytest.fixture(scope="session")
 def regression():
-    """Micro-batches of a linear regression: inputs of shape [8, 4, 3] and targets of shape [8, 4, 1]."""
+    """Returns micro-batches of a linear regression: inputs of shape [8, 4, 3] and targets of shape [8, 4, 1]."""
     random = np.random.default_rng(7)
     inputs = random.normal(size=(MICRO_BATCHES, 4, 3)).astype(np.float32)
     targets = random.normal(size=(MICRO_BATCHES, 4, 1)).astype(np.float32)
@@ -19,24 +19,24 @@ def regression():
 
 
 def squared_error(weights, x, y):
-    """The loss of the regression, averaged over the batch."""
+    """Returns the loss of the regression, averaged over the batch."""
     return tf.reduce_mean((tf.matmul(x, weights) - y) ** 2)
 
 
 @pytest.fixture
 def plainly_trained(regression):
-    """`plainly_trained(optimizer, batches, mean)` trains in eager TensorFlow.
+    """Returns `plainly_trained(optimizer, batches, mean)`, which trains in eager TensorFlow.
 
-    `batches` lists the micro-batches of each update, and `mean` says whether their losses are averaged or added.
+    `batches` has the list of micro-batches of each update. Their losses are averaged if `mean` is True, else added.
     """
 
     def train(optimizer, batches, mean=False):
         inputs, targets = regression
         weights = tf.Variable(np.ones((3, 1), np.float32))
-        for together in batches:
+        for micro_batches in batches:
             with tf.GradientTape() as tape:
-                loss = tf.add_n([squared_error(weights, inputs[at], targets[at]) for at in together])
-                loss = loss / len(together) if mean else loss
+                loss = tf.add_n([squared_error(weights, inputs[index], targets[index]) for index in micro_batches])
+                loss = loss / len(micro_batches) if mean else loss
             optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
         return weights.numpy()
 
@@ -45,7 +45,7 @@ def plainly_trained(regression):
 
 @pytest.fixture
 def trained_on(replicas, regression):
-    """`trained_on(count, make_optimizer)` trains on replicas: micro-batch t * count + r is that of replica r."""
+    """Returns `trained_on(count, make_optimizer)`, which trains on replicas: r has micro-batches t * count + r."""
 
     def train(count, make_optimizer):
         strategy = replicas(count)
@@ -65,9 +65,9 @@ def trained_on(replicas, regression):
 
         with strategy.scope():
             strategy.run(program, args=(batches,))
-        everywhere = results.dequeue().numpy().reshape(count, 3, 1)
-        for each in (*everywhere[1:], weights.numpy()):
-            np.testing.assert_array_equal(each, everywhere[0])
-        return everywhere[0]
+        replicated = results.dequeue().numpy().reshape(count, 3, 1)
+        for copy in (*replicated[1:], weights.numpy()):
+            np.testing.assert_array_equal(copy, replicated[0])
+        return replicated[0]
 
     return train

@@ -1,4 +1,4 @@
-"""Training on R replicas: with the mean of their gradients, as on a single replica with R times the batch."""
+"""Training on R replicas with the mean of their gradients is equal to training on one with R times the batch."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def accumulating(reduction):
         ("adam", 1, ShardedOptimizer, 1, 1),
         ("adam", 2, lambda inner: GradientAccumulationOptimizerV2(inner, 2), 1, 4),
         ("momentum", 2, lambda inner: CrossReplicaOptimizer(MapGradientOptimizer(inner, lambda g, _: 3 * g)), 3 / 2, 2),
-        # Two replicas, each with two micro-batches an update.
+        # Two replicas, each with two micro-batches for an update.
         ("adam", 2, accumulating("mean"), 1 / 4, 4),
         ("momentum", 2, accumulating("running_mean"), 1 / 4, 4),
     ],
@@ -64,7 +64,7 @@ def test_all_ways_to_accumulate_with_the_mean_are_the_same(trained_on, plainly_t
 
 
 class MapGradients:
-    """Scales the gradients of a plain optimizer."""
+    """A wrapper that scales the gradients of a plain optimizer."""
 
     def __init__(self, optimizer, scale):
         self._optimizer = optimizer

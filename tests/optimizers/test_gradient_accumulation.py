@@ -1,4 +1,4 @@
-"""Gradient accumulation: N micro-batches are one batch of N times the size, however they are added up."""
+"""Gradient accumulation of N micro-batches is equal to one batch of N times the size, with any reduction method."""
 
 import types
 
@@ -42,7 +42,7 @@ def test_accumulated_micro_batches_train_as_one_batch(trained_on, plainly_traine
 
 
 class _Recording(v1.GradientDescentOptimizer):
-    """Notes the types of the gradients that it gets, and casts them for the update."""
+    """An optimizer that records the types of its gradients, and casts them for the update."""
 
     def __init__(self):
         super().__init__(0.5)
@@ -65,7 +65,7 @@ def variable_of(strategy):
 
 @pytest.fixture
 def counted(variable_of):
-    """A variable, and a step that subtracts 1 from it, four of which are one update."""
+    """Returns a variable, and a step that subtracts 1 from it; four steps are one update."""
     variable = variable_of(0.0, tf.float32)
     optimizer = GradientAccumulationOptimizerV2(v1.GradientDescentOptimizer(1.0), 4)
 
@@ -87,7 +87,7 @@ def test_gradients_accumulate_and_arrive_in_the_type_asked_for(strategy, variabl
     optimizers = [GradientAccumulationOptimizerV2(each, 5, dtype=one) for each, one in zip(inners, dtypes, strict=True)]
     halves = [variable_of(0.0, tf.float16) for _ in dtypes]
     single = variable_of(0.0, tf.float32)
-    # 2048 and 0.5 add up in float32 alone: float16 keeps 11 bits.
+    # The sum of 2048 and 0.5 is exact in float32 only: float16 has 11 bits.
     gradients = tf.constant([2048.0, 0.5, 0.5, 0.5, 0.5], tf.float16)
 
     @tf.function(jit_compile=True)
@@ -127,7 +127,7 @@ def test_sparse_gradients_accumulate_by_their_rows(strategy):
         for first in (0, 2):
             with tf.GradientTape() as tape:
                 loss = sum(tf.reduce_sum(tf.gather(plain, rows[at]) ** 2) for at in (first, first + 1)) * share
-            # Of a row without a gradient, the momentum goes on.
+            # The momentum of a row without a gradient still changes the row.
             inner.apply_gradients([(tf.convert_to_tensor(tape.gradient(loss, plain)), plain)])
         np.testing.assert_allclose(table.numpy(), plain.numpy(), rtol=1e-5)
 
@@ -260,7 +260,7 @@ def test_a_number_of_iterations_that_the_run_knows_is_refused_at_the_run(kind, s
         strategy.run(program, args=(tf.constant(iterations),))
         assert variable.numpy() == total
     for iterations in (6, 3):
-        words = f"^{LEFT_OVER} mini-batches in a loop of {iterations} iterations, which is no multiple of it: .*Make the one"
+        words = f"^{LEFT_OVER} mini-batches in a loop of {iterations} iterations, which is not a multiple of it: .*Make it a"
         refused(tf.errors.FailedPreconditionError, words, strategy.run, program, args=(tf.constant(iterations),))
 
 
@@ -297,13 +297,13 @@ def test_a_step_that_is_a_function_of_its_own_belongs_to_the_loop_that_calls_it(
     in_loop(4)
     in_loop(8)
     assert variable.numpy() == -12
-    # Though the step is not traced again.
+    # This is an error although the step is not traced again.
     refused(tf.errors.FailedPreconditionError, "loop of 6 iterations", in_loop, 6)
 
 
 GRADIENTS = np.random.default_rng(3).normal(size=(7, 5)).astype(np.float32)
 EXPECTED = {Method.SUM: GRADIENTS.sum(0), Method.MEAN: GRADIENTS.mean(0), Method.RUNNING_MEAN: GRADIENTS.mean(0)}
-# Of a sum of seven numbers of about 1, each step of which rounds.
+# The tolerance of a sum of seven numbers of about 1 in which each step rounds.
 TOLERANCE = {tf.float32: 4e-6, tf.float16: 2e-2, tf.bfloat16: 0.15}
 
 
@@ -315,30 +315,30 @@ def by_function(method, dtype):
 
 
 def by_optimizer(method, dtype, make=tf.identity):
-    """As the wrappers of optimizers do, in variables, with gradients that `make` makes of tensors."""
-    counter, total, found = tf.Variable(0), tf.Variable(tf.zeros([5], dtype)), tf.Variable(tf.zeros([5], dtype))
+    """Accumulates in variables, as wrappers of optimizers do; `make` converts tensors to gradients."""
+    counter, total, result = tf.Variable(0), tf.Variable(tf.zeros([5], dtype)), tf.Variable(tf.zeros([5], dtype))
     accumulator = Accumulator(counter, [total], len(GRADIENTS), method)
 
     @tf.function
     def step(gradient):
-        accumulator.step([make(gradient)], lambda reduced: found.assign(reduced[0], read_value=False))
+        accumulator.step([make(gradient)], lambda reduced: result.assign(reduced[0], read_value=False))
 
     for gradient in GRADIENTS:
         step(tf.constant(gradient))
-    return found.value()
+    return result.value()
 
 
 def by_keras_step(method, dtype):
-    weight, given, found = tf.Variable(tf.zeros([5])), iter(GRADIENTS), []
-    optimizer = types.SimpleNamespace(apply_gradients=lambda pairs: found.extend(gradient for gradient, _ in pairs))
+    weight, micro_batch_gradients, results = tf.Variable(tf.zeros([5])), iter(GRADIENTS), []
+    optimizer = types.SimpleNamespace(apply_gradients=lambda pairs: results.extend(gradient for gradient, _ in pairs))
     model = types.SimpleNamespace(name="model", trainable_variables=[weight], optimizer=optimizer)
     accumulation = StepAccumulation(len(GRADIENTS), method, dtype)
-    accumulated_step(model, lambda: optimizer.apply([tf.constant(next(given))]), accumulation)()
-    return found[0]
+    accumulated_step(model, lambda: optimizer.apply([tf.constant(next(micro_batch_gradients))]), accumulation)()
+    return results[0]
 
 
 def by_pipeline(method, dtype):
-    """As a pipeline does, whose count may be a tensor."""
+    """Accumulates as a pipeline does, whose count may be a tensor."""
     accumulation = Accumulation(method, tf.constant(len(GRADIENTS)), dtype)
     totals = [tf.zeros(spec.shape, spec.dtype) for spec in accumulation.specs([tf.Variable(tf.zeros([5]))])]
     for index, gradient in enumerate(GRADIENTS):
@@ -352,8 +352,8 @@ def test_every_accumulation_comes_to_the_numbers_of_the_one_function(method, dty
     result = by_function(method, dtype)
     assert result.dtype == dtype
     np.testing.assert_allclose(tf.cast(result, tf.float32), EXPECTED[method], atol=TOLERANCE[dtype])
-    for other in (by_optimizer, by_keras_step, by_pipeline):
-        np.testing.assert_array_equal(other(method, dtype), result, err_msg=other.__name__)
+    for accumulate in (by_optimizer, by_keras_step, by_pipeline):
+        np.testing.assert_array_equal(accumulate(method, dtype), result, err_msg=accumulate.__name__)
     sparse = by_optimizer(method, dtype, lambda values: tf.IndexedSlices(values, tf.range(5), tf.constant([5])))
     np.testing.assert_array_equal(sparse, result)
 

@@ -1,4 +1,4 @@
-"""The arguments of accumulating optimizers, what they keep, and the wrappers against plain TensorFlow."""
+"""The arguments of accumulating optimizers, the memory that they need, and wrappers compared with plain TensorFlow."""
 
 import inspect
 
@@ -85,7 +85,7 @@ Momentum = tf.compat.v1.train.MomentumOptimizer
 
 
 def trained(optimizer_of, steps=3):
-    """The weights after some steps on a quadratic, on the IPU."""
+    """Returns the weights after some steps on a quadratic function, on the IPU."""
     strategy = ipu.IPUStrategy()
     with strategy.scope():
         weights = tf.Variable([1.0, -2.0, 3.0])
@@ -137,7 +137,7 @@ SHARDED = {**OFFLOADED, "replicated_optimizer_state_sharding": True}
 
 
 def adam_on_101_weights(**options):
-    """An optimizer that has made its state, and its variable."""
+    """Returns an optimizer that has created its slots, and the list of its variables."""
     strategy = ipu.IPUStrategy()
     with strategy.scope():
         weight = tf.Variable(tf.zeros([101]))
@@ -153,7 +153,7 @@ def adam_on_101_weights(**options):
     return optimizer, [weight]
 
 
-# Adam has two moments a weight, and two scalars, which are too small to go off the chip.
+# Adam has two moments for each weight, and two scalars, which are too small to be stored off the chip.
 def test_state_is_where_the_options_say_and_accumulators_count_in_their_own_type():
     for options, state_on_chip, state_off_chip in (
         ({"offload_weight_update_variables": False}, 816, 0),

@@ -1,4 +1,4 @@
-"""How often a loop runs, read from its graph: the same number as when it runs, or none."""
+"""The number of iterations of a loop, found from its graph, is the same as in a run, or None."""
 
 import functools
 import operator
@@ -10,9 +10,9 @@ from tensorflow_ipu.optimizers import _loop_check
 
 
 def loops_of(graph):
-    """The loops of a graph, the inner ones behind the outer ones."""
-    found = [op for op in graph.get_operations() if op.type in _loop_check.LOOPS]
-    return found + [inner for loop in found for inner in loops_of(_loop_check.body_of(loop))]
+    """Returns the loops of a graph, outer loops first."""
+    loops = [op for op in graph.get_operations() if op.type in _loop_check.LOOPS]
+    return loops + [inner for loop in loops for inner in loops_of(_loop_check.body_of(loop))]
 
 
 def counts(function, *specs):
@@ -37,13 +37,13 @@ def test_a_while_loop_counts_up_or_down_to_its_limit():
         return tf.while_loop(lambda i, _: compare(i, limit), lambda i, n: (i + step, n + 1), (tf.constant(first), 0))
 
     for compare in (operator.lt, operator.le, operator.gt, operator.ge):
-        for given in ((0, 2, 5), (5, -2, 0), (3, 1, 3)):
-            value, step, limit = given
+        for arguments in ((0, 2, 5), (5, -2, 0), (3, 1, 3)):
+            value, step, limit = arguments
             expected = 0
             while expected < 20 and compare(value, limit):
                 expected, value = expected + 1, value + step
-            found = counts(functools.partial(looped, compare, *given))
-            assert found == [None if expected == 20 else expected]
+            counted = counts(functools.partial(looped, compare, *arguments))
+            assert counted == [None if expected == 20 else expected]
 
 
 def test_the_loops_of_the_package_have_their_numbers_and_constants_from_around_them():
@@ -109,6 +109,6 @@ def test_a_number_that_is_an_argument_is_known_by_inputs_of_the_loop():
             (loop,) = loops_of(graph)
             count = _loop_check.trip_count(loop)
             assert isinstance(count, _loop_check.AtRun)
-            limits = [loop.inputs[at] + added for at, added in count.limits]
-            *found, expected = session.run([*limits, total], {n: iterations})
-        assert max(0, *found) == expected
+            limits = [loop.inputs[index] + added for index, added in count.limits]
+            *limit_values, expected = session.run([*limits, total], {n: iterations})
+        assert max(0, *limit_values) == expected

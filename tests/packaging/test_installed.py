@@ -1,4 +1,4 @@
-"""What is installed is the wheel: the package with its library, for one platform, and nothing besides."""
+"""The installed distribution is the wheel: only the package with its library, for one platform."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_wheel_has_the_package_with_its_library_record_and_type_marker_and_no_so
     of_package = ("__init__.py", "kernels/libtensorflow_ipu.so", "kernels/build_info.json", "py.typed")
     of_package += ("analysis/pages/page.html.jinja", "analysis/pages/page.css", "analysis/pages/page.js")
     assert {f"tensorflow_ipu/{name}" for name in of_package} <= set(files)
-    beside = [file for file in files if not file.startswith("tensorflow_ipu/") and ".dist-info/" not in file]
-    assert {Path(file).parts[-2:] for file in beside} <= {("bin", "tensorflow-ipu")}
+    outside = [file for file in files if not file.startswith("tensorflow_ipu/") and ".dist-info/" not in file]
+    assert {Path(file).parts[-2:] for file in outside} <= {("bin", "tensorflow-ipu")}
     assert [file for file in files if file.endswith((".cc", ".h", ".o"))] == []
 
 
@@ -60,15 +60,19 @@ def test_tensorflow_and_keras_are_extras_of_the_release_that_the_last_number_of_
     release = ".".join(tf.__version__.split(".")[:2])
     assert distribution.version.endswith(f".{release.replace('.', '')}")
     required = [Requirement(line) for line in metadata.get_all("Requires-Dist") or ()]
-    assert [each.name for each in required if each.marker is None] == ["jinja2", "numpy"]
+    assert [requirement.name for requirement in required if requirement.marker is None] == ["jinja2", "numpy"]
 
-    def of_extra(**here: str) -> list[tuple[str, SpecifierSet, set[str]]]:
-        known = [each for each in required if each.marker is not None and each.marker.evaluate(here)]
-        return [(each.name, each.specifier, each.extras) for each in known]
+    def of_extra(**markers: str) -> list[tuple[str, SpecifierSet, set[str]]]:
+        matching = [
+            requirement
+            for requirement in required
+            if requirement.marker is not None and requirement.marker.evaluate(markers)
+        ]
+        return [(requirement.name, requirement.specifier, requirement.extras) for requirement in matching]
 
     for extra, name in (("cpu", "tensorflow-cpu"), ("gpu", "tensorflow")):
-        ours = ("tensorflow-ipu", SpecifierSet(""), {"keras"})
-        assert of_extra(extra=extra) == [(name, SpecifierSet(f"~={release}.0"), set()), ours]
+        own_extra = ("tensorflow-ipu", SpecifierSet(""), {"keras"})
+        assert of_extra(extra=extra) == [(name, SpecifierSet(f"~={release}.0"), set()), own_extra]
     for python, release in (("3.10", ">=3.12,<3.13"), ("3.11", ">=3.15,<3.16"), ("3.13", ">=3.15,<3.16")):
         assert of_extra(extra="keras", python_version=python) == [("keras", SpecifierSet(release), set())]
     assert set(metadata.get_all("Provides-Extra") or ()) == {

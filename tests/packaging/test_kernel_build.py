@@ -1,4 +1,4 @@
-"""The build of the kernels says what it lacks, and leaves a whole library and its record."""
+"""The build of the kernels reports missing tools, and writes a complete library and its record."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def kernels() -> ModuleType:
-    """The build's module, which is not installed, from the source tree."""
+    """The module that builds the kernels, from the source tree, since it is not installed."""
     spec = importlib.util.spec_from_file_location("build_tools_kernels", ROOT / "build_tools" / "kernels.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # Dataclasses look their module up there.
+    sys.modules[spec.name] = module  # Dataclasses look up their module here.
     spec.loader.exec_module(module)
     return module
 
 
 @pytest.fixture(scope="module")
 def tensorflow(kernels: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A TensorFlow of two empty libraries: to link with the real ones takes four seconds each time."""
+    """A TensorFlow with two empty libraries, because linking with the real ones takes four seconds each time."""
     folder = tmp_path_factory.mktemp("tensorflow")
     for name in ("framework", "cc"):
         library = folder / f"libtensorflow_{name}.so.2"
@@ -47,7 +47,7 @@ def tensorflow(kernels: ModuleType, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: ModuleType, tensorflow: Any) -> Path:
-    """A source tree of two small sources, one of which includes a header."""
+    """A source tree with a header and two small sources."""
     monkeypatch.setattr(kernels, "find_tensorflow", lambda: tensorflow)
     shutil.copy(ROOT / "CMakeLists.txt", tmp_path)
     for folder in ("support", "ops"):
@@ -69,12 +69,12 @@ def test_library_and_its_record_follow_the_sources(tree, kernels):
     kernels.build()
     record = json.loads((tree / kernels.BUILD_INFO).read_text())
     assert record["sha256"] == hashlib.sha256(library.read_bytes()).hexdigest()
-    made, whole = library.stat().st_mtime_ns, library.read_bytes()
+    build_time, content = library.stat().st_mtime_ns, library.read_bytes()
     kernels.build()
-    assert library.stat().st_mtime_ns == made
+    assert library.stat().st_mtime_ns == build_time
     library.write_bytes(b"another library")
     kernels.build()
-    assert library.read_bytes() == whole
+    assert library.read_bytes() == content
     (folder / "support" / "two.h").write_text("int Two();\n__attribute__((used)) static int Header() { return 4; }\n")
     (folder / "ops" / "three.cc").rename(folder / "ops" / "five.cc")
     (folder / "ops" / "five.cc").write_text("int Five() { return 5; }\n")
@@ -111,9 +111,9 @@ def test_missing_or_other_tensorflow_is_refused(kernels, monkeypatch, tmp_path):
     (tmp_path / "tensorflow-2.19.1.dist-info").mkdir()
     (tmp_path / "tensorflow-2.19.1.dist-info" / "METADATA").write_text("Name: tensorflow\nVersion: 2.19.1\n")
     (tmp_path / "tensorflow-2.19.1.dist-info" / "top_level.txt").write_text("tensorflow\n")
-    other = importlib.machinery.PathFinder.find_spec("tensorflow", [str(tmp_path)])
-    both = rf"{re.escape(kernels.SUPPORTED_TENSORFLOW[-1])}, and the one in .* is `2\.19\.1`"
-    for spec, message in ((None, r"has none.*tensorflow-ipu\[cpu\]"), (other, both)):
+    other_spec = importlib.machinery.PathFinder.find_spec("tensorflow", [str(tmp_path)])
+    versions = rf"{re.escape(kernels.SUPPORTED_TENSORFLOW[-1])}, and the one in .* is `2\.19\.1`"
+    for spec, message in ((None, r"has none.*tensorflow-ipu\[cpu\]"), (other_spec, versions)):
         monkeypatch.setattr(importlib.util, "find_spec", lambda name, spec=spec: spec)
         with pytest.raises(kernels.KernelBuildError, match=message):
             kernels.find_tensorflow()
@@ -123,7 +123,7 @@ def test_missing_compiler_is_named_in_words_by_the_build_itself():
     done = subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_kernels"],
         cwd=ROOT,
-        env={**os.environ, "PYTHONSAFEPATH": "", "CXX": "/nonexistent/c++"},  # setup.py imports from its own folder.
+        env={**os.environ, "PYTHONSAFEPATH": "", "CXX": "/nonexistent/c++"},  # setup.py imports modules of its folder.
         capture_output=True,
         text=True,
         timeout=300,
@@ -163,7 +163,7 @@ def test_missing_cmake_is_refused(tree, kernels, monkeypatch):
 
 
 def test_older_python_is_told_which_one_is_needed(monkeypatch):
-    """By pip, which asks the backend, and by the import in a checkout; what they read first is in the words of 3.9."""
+    """Both pip, through the build backend, and an import in a checkout report it, in code that Python 3.9 can parse."""
     for name in ("setup.py", "build_tools/backend.py", "build_tools/kernels.py", "build_tools/__init__.py"):
         ast.parse((ROOT / name).read_text(), feature_version=(3, 9))
     for name in ("__init__.py", "__main__.py", "_base/__init__.py", "_base/requirements.py"):

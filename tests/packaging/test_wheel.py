@@ -1,4 +1,4 @@
-"""The wheel that `make wheel` gives runs elsewhere: beside TensorFlow, without a compiler, on older systems."""
+"""The wheel of `make wheel` runs on other systems: with TensorFlow, without a compiler, on older libraries."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ with strategy.scope():
 @pytest.fixture(scope="module")
 def wheel() -> Path:
     version = importlib.metadata.version("tensorflow-ipu")
-    found = list((ROOT / "build" / "wheel").glob(f"*/tensorflow_ipu-{version}-*.whl"))
-    if not found:
+    wheels = list((ROOT / "build" / "wheel").glob(f"*/tensorflow_ipu-{version}-*.whl"))
+    if not wheels:
         pytest.skip("there is no wheel of this version: `make wheel` builds it")
-    return found[0]
+    return wheels[0]
 
 
 def test_wheel_needs_no_newer_cpp_library_than_tensorflow_and_the_c_library_of_its_tag(wheel, tmp_path):
@@ -65,10 +65,10 @@ def test_installed_wheel_runs_without_compiler_and_says_what_it_lacks_without_te
 
     (tmp_path / "feed.py").write_text(_FEED)
     for arguments in (("-c", "import tensorflow_ipu"), ("-m", "tensorflow_ipu", "feed.py")):
-        said = run(*arguments).stderr
-        assert f"needs TensorFlow {'.'.join(tf.__version__.split('.')[:2])}" in said
-        assert "`pip install 'tensorflow-ipu[cpu]'`" in said
-        assert ("Traceback" in said) == (arguments[0] == "-c")
+        errors = run(*arguments).stderr
+        assert f"needs TensorFlow {'.'.join(tf.__version__.split('.')[:2])}" in errors
+        assert "`pip install 'tensorflow-ipu[cpu]'`" in errors
+        assert ("Traceback" in errors) == (arguments[0] == "-c")
     (folder,) = (tmp_path / "fresh" / "lib").glob("python*/site-packages")
     (folder / "others.pth").write_text(str(Path(tf.__file__).parents[1]))
     done = run("feed.py")

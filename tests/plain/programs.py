@@ -1,8 +1,8 @@
-"""A script of plain TensorFlow, which tells all that the package might change of it: `programs.py plain|beside FILE`.
+"""A script that records all of plain TensorFlow that the package might change: `programs.py plain|beside FILE`.
 
-`plain` knows of no package; `beside` imports it first, configures a system, and runs programs, two of which fail. Both write
-JSON to the file: the HLO of plain compiled functions, what plain code of other kinds gives, and the state of the process;
-`beside` also which functions of TensorFlow and Keras are others than before the import.
+`plain` does not use the package. `beside` imports it first, configures a system, and runs programs, two of which fail.
+Both write JSON to the file: the HLO of plain compiled functions, the results of other plain code, and settings of the
+process. `beside` also records the functions of TensorFlow and Keras that the import replaced.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SEEN_BEFORE = {name: logging.getLogger(name) for name in list(logging.root.manag
 
 
 def run_programs() -> None:
-    """Does with the package what its users do, in success and in failure."""
+    """Uses the package as users do, with programs that succeed and programs that fail."""
     import tensorflow_ipu as ipu
 
     config = ipu.config.IPUConfig()
@@ -102,52 +102,54 @@ def _train(strategy: Any, ipu: Any) -> None:
     outfeed.dequeue()
 
 
-# What is replaced.
+# Replaced functions.
 
 
 def functions() -> dict[str, Any]:
-    """All functions and classes of TensorFlow's and Keras's modules, what their classes have, and lists of functions.
+    """Returns all functions and classes of TensorFlow and Keras, the members of classes, and lists of functions.
 
-    Lists are copied. Gradients are there by the operation's name.
+    Lists are copied. Gradients have the name of their operation.
     """
     from tensorflow.python.framework import ops
 
-    found = {name: entry["type"] for name, entry in ops.gradient_registry._registry.items()}
+    result = {name: entry["type"] for name, entry in ops.gradient_registry._registry.items()}
     for module_name, module in list(sys.modules.items()):
         if module_name.partition(".")[0] not in ("tensorflow", "keras") or not isinstance(module, types.ModuleType):
             continue
         for name, value in _members(module):
-            found[f"{module_name}:{name}"] = value
+            result[f"{module_name}:{name}"] = value
             if isinstance(value, type) and value.__module__ == module_name:
-                found |= {f"{module_name}:{name}.{inner}": one for inner, one in _members(value)}
-    return found
+                result |= {f"{module_name}:{name}.{inner}": member for inner, member in _members(value)}
+    return result
 
 
 def _members(holder: Any) -> Iterator[tuple[str, Any]]:
     for name, value in list(vars(holder).items()):
-        if isinstance(value, (list, tuple)):  # Functions that TensorFlow calls.
-            yield name, [one for one in value if isinstance(one, types.FunctionType)]
+        if isinstance(value, (list, tuple)):  # Lists of functions that TensorFlow calls.
+            yield name, [function for function in value if isinstance(function, types.FunctionType)]
         elif isinstance(value, (types.FunctionType, type, staticmethod, classmethod, property)):
             yield name, value
 
 
-def replaced(before: dict[str, Any]) -> list[str]:
-    """Which of those are others by now. A list that has become longer is one: its functions were not there before."""
-    after = functions()
-    return sorted(name for name, value in before.items() if name in after and not _is_same(value, after[name]))
+def replaced(original: dict[str, Any]) -> list[str]:
+    """Returns the names whose values have changed since, including lists that have become longer."""
+    current = functions()
+    return sorted(name for name, value in original.items() if name in current and not _is_same(value, current[name]))
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, list):
-        return len(one) == len(other) and all(first is second for first, second in zip(one, other, strict=True))
-    return one is other
+def _is_same(original: Any, current: Any) -> bool:
+    if isinstance(original, list):
+        return len(original) == len(current) and all(
+            first is second for first, second in zip(original, current, strict=True)
+        )
+    return original is current
 
 
 # Plain functions that XLA compiles.
 
 
 def hlo_of(function: Callable[..., Any], arguments: list[Any]) -> str:
-    """What XLA is to compile, without the numbers of functions, which count all that were traced; or why not."""
+    """Returns the HLO of a function without the numbers of traced functions, or the error if XLA cannot compile it."""
     try:
         compiled = tf.function(function, jit_compile=True, autograph=False)
         text = compiled.experimental_get_compiler_ir(*arguments)(stage="hlo")
@@ -157,7 +159,7 @@ def hlo_of(function: Callable[..., Any], arguments: list[Any]) -> str:
 
 
 def models() -> Iterator[tuple[str, keras.Model, tuple[int, ...], str]]:
-    """Ten Keras models, the shapes of their batches, and the types of those."""
+    """Yields ten Keras models with the shapes and the types of their batches."""
     layers = keras.layers
 
     def sequential(name: str, shape: tuple[int, ...], *of: Any, dtype: str = "float32") -> Any:
@@ -186,7 +188,7 @@ def models() -> Iterator[tuple[str, keras.Model, tuple[int, ...], str]]:
 
 
 class Confusion(keras.metrics.Metric):
-    """A metric with an `Assert` that has texts."""
+    """A metric that contains an `Assert` with texts."""
 
     def __init__(self) -> None:
         super().__init__(name="confusion")
@@ -213,11 +215,11 @@ def batch(shape: tuple[int, ...], dtype: str) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def programs() -> dict[str, str]:
-    found = {name: hlo_of(*call) for name, call in operations.calls()}
+    texts = {name: hlo_of(*call) for name, call in operations.calls()}
     for name, model, shape, dtype in models():
         step, data = compiled(model, jit_compile=True).train_step, batch(shape, dtype)
-        step(data)  # It makes all variables, so that one trace is enough.
-        found[f"step of {name}"] = hlo_of(lambda *data: step(data), list(data))  # noqa: B023
+        step(data)  # The call creates all variables, so that one trace is enough.
+        texts[f"step of {name}"] = hlo_of(lambda *data: step(data), list(data))  # noqa: B023
     x = operations.number(4)
 
     def gradient(x: Any) -> Any:
@@ -227,23 +229,23 @@ def programs() -> dict[str, str]:
             _, y = tf.while_loop(lambda n, _: n < 3, looped, (0, x), maximum_iterations=3)
         return tape.gradient(y, x)
 
-    found["gradient of a loop"] = hlo_of(gradient, [x])
-    found["text in an assertion"] = hlo_of(lambda x: [tf.debugging.assert_less(x, 2.0, "it is large"), x][1], [x])
-    found["print"] = hlo_of(lambda x: [tf.print("It is", x), x][1], [x])
-    return found
+    texts["gradient of a loop"] = hlo_of(gradient, [x])
+    texts["text in an assertion"] = hlo_of(lambda x: [tf.debugging.assert_less(x, 2.0, "it is large"), x][1], [x])
+    texts["print"] = hlo_of(lambda x: [tf.print("It is", x), x][1], [x])
+    return texts
 
 
-# Plain code of other kinds.
+# Other plain code.
 
 
 def results() -> dict[str, Any]:
-    """What else plain TensorFlow gives, in numbers and texts."""
+    """Returns the results of other plain TensorFlow code as numbers and texts."""
     x = operations.number(2, 4)
-    found: dict[str, Any] = {"function": tf.function(lambda x: tf.nn.softmax(tf.tanh(x)))(x).numpy().tolist()}
-    found["compiled"] = tf.function(lambda x: tf.nn.softmax(tf.tanh(x)), jit_compile=True)(x).numpy().tolist()
+    values: dict[str, Any] = {"function": tf.function(lambda x: tf.nn.softmax(tf.tanh(x)))(x).numpy().tolist()}
+    values["compiled"] = tf.function(lambda x: tf.nn.softmax(tf.tanh(x)), jit_compile=True)(x).numpy().tolist()
     numbers = tf.data.Dataset.range(20).shuffle(5, seed=3).map(lambda n: n * n, num_parallel_calls=2).batch(3)
-    found["dataset"] = [part.tolist() for part in numbers.prefetch(2).as_numpy_iterator()]
-    found["iterator"] = type(iter(numbers)).__name__
+    values["dataset"] = [part.tolist() for part in numbers.prefetch(2).as_numpy_iterator()]
+    values["iterator"] = type(iter(numbers)).__name__
     for mode in ({"jit_compile": True}, {"jit_compile": False}, {"jit_compile": "auto"}, {"run_eagerly": True}):
         keras.utils.set_random_seed(7)
         _, model, shape, dtype = next(models())
@@ -251,42 +253,42 @@ def results() -> dict[str, Any]:
         data, labels = batch(shape, dtype)
         history = trained.fit(data, labels, epochs=2, batch_size=1, verbose=0, shuffle=False).history
         chosen = trained.jit_compile if "run_eagerly" not in mode else None
-        found[f"fit {mode}"] = history, chosen, trained.predict(data, verbose=0).tolist()
+        values[f"fit {mode}"] = history, chosen, trained.predict(data, verbose=0).tolist()
     tf.random.set_seed(4)
     draw = lambda: tf.random.uniform([3])  # noqa: E731
-    found["drawn"] = [tf.function(draw)().numpy().tolist(), draw().numpy().tolist()]
-    found["print"] = _printed(lambda: tf.print("It is", x, {"a": x[0]}, [1, "b"], summarize=2, sep="|"))
-    found["print in a function"] = _printed(tf.function(lambda: [tf.print(tf.strings.format("It is {}", x)), x][1]))
+    values["drawn"] = [tf.function(draw)().numpy().tolist(), draw().numpy().tolist()]
+    values["print"] = _printed(lambda: tf.print("It is", x, {"a": x[0]}, [1, "b"], summarize=2, sep="|"))
+    values["print in a function"] = _printed(tf.function(lambda: [tf.print(tf.strings.format("It is {}", x)), x][1]))
     mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with mirrored.scope():
-        kept = tf.Variable(1.0)
-    own = lambda: tf.distribute.get_replica_context().replica_id_in_sync_group  # noqa: E731
-    replica = tf.function(lambda: kept + tf.cast(own(), tf.float32))
-    found["mirrored"] = mirrored.reduce("SUM", mirrored.run(replica), None).numpy().item()
+        variable = tf.Variable(1.0)
+    replica_id = lambda: tf.distribute.get_replica_context().replica_id_in_sync_group  # noqa: E731
+    replica = tf.function(lambda: variable + tf.cast(replica_id(), tf.float32))
+    values["mirrored"] = mirrored.reduce("SUM", mirrored.run(replica), None).numpy().item()
     with tf.distribute.OneDeviceStrategy("CPU:1").scope():
-        found["one device"] = tf.Variable(1.0).device
-    found["placed"] = (tf.Variable(1.0) + 1.0).device
+        values["one device"] = tf.Variable(1.0).device
+    values["placed"] = (tf.Variable(1.0) + 1.0).device
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        found["session"] = session.run(tf.nn.relu(tf.compat.v1.placeholder_with_default(x.numpy(), [2, 4]))).tolist()
-    return found
+        values["session"] = session.run(tf.nn.relu(tf.compat.v1.placeholder_with_default(x.numpy(), [2, 4]))).tolist()
+    return values
 
 
 def _printed(function: Callable[[], Any]) -> str:
-    """What a function prints to stderr, past Python."""
+    """Returns the text that a function writes to the file descriptor of stderr."""
     with tempfile.TemporaryFile() as file:
-        kept = os.dup(2)
+        descriptor = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
             function()
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(descriptor, 2)
+            os.close(descriptor)
         file.seek(0)
         return file.read().decode()
 
 
 def state() -> dict[str, Any]:
-    """What of the process is anyone's."""
+    """Returns the settings that all code in the process shares."""
     loggers = {name: logger for name, logger in SEEN_BEFORE.items() if isinstance(logger, logging.Logger)}
     of, optimizer, wakeup = keras.config, tf.config.optimizer, signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
@@ -294,11 +296,13 @@ def state() -> dict[str, Any]:
         "environment": {name: value for name, value in os.environ.items() if not name.startswith("TENSORFLOW_IPU")},
         "signals": {number: repr(signal.getsignal(number)).partition(" at ")[0] for number in signal.valid_signals()},
         "wakeup": wakeup,
-        "warnings": [repr(one) for one in warnings.filters],
-        "loggers": {name: [one.level, one.propagate, len(one.handlers)] for name, one in loggers.items()},
+        "warnings": [repr(item) for item in warnings.filters],
+        "loggers": {name: [item.level, item.propagate, len(item.handlers)] for name, item in loggers.items()},
         "root logger": [logging.root.level, len(logging.root.handlers), logging.root.manager.disable],
-        "hooks": [repr(one).partition(" at ")[0] for one in (sys.excepthook, threading.excepthook, sys.unraisablehook)],
-        "finders": [repr(one).partition(" at ")[0] for one in (*sys.meta_path, *sys.path_hooks)],
+        "hooks": [
+            repr(item).partition(" at ")[0] for item in (sys.excepthook, threading.excepthook, sys.unraisablehook)
+        ],
+        "finders": [repr(item).partition(" at ")[0] for item in (*sys.meta_path, *sys.path_hooks)],
         "collector": [gc.isenabled(), gc.get_threshold(), len(gc.callbacks)],
         "printing": [sys.displayhook.__name__, np.geterr(), repr(np.get_printoptions())],
         "threads": [tf.config.threading.get_inter_op_parallelism_threads(), tf.config.get_soft_device_placement()],
@@ -315,14 +319,15 @@ def main() -> None:
     changed: list[str] = []
     if kind == "beside":
         importlib.import_module("tensorflow.python.autograph.core.config")
-        before = functions()
+        original = functions()
         importlib.import_module("tensorflow_ipu.compat")
         run_programs()
         gc.collect()
-        importlib.import_module("tensorflow_ipu._base.lifetimes").call_due()  # As the next use of the package does.
-        changed = replaced(before)
-    told = {"state": state(), "programs": programs(), "results": results(), "replaced": changed}
-    pathlib.Path(file).write_text(json.dumps(told))
+        # The next use of the package does the same.
+        importlib.import_module("tensorflow_ipu._base.lifetimes").call_due()
+        changed = replaced(original)
+    report = {"state": state(), "programs": programs(), "results": results(), "replaced": changed}
+    pathlib.Path(file).write_text(json.dumps(report))
 
 
 main()

@@ -1,4 +1,4 @@
-"""Numbers stop a program where it is asked for: which, the words, and what the variables are then."""
+"""Floating-point exceptions: the operations that raise them, their messages, and the restored variables."""
 
 import collections
 import os
@@ -59,7 +59,7 @@ def single(*values):
         ("div0", lambda x: 1 / x, [single(1, 0)], "RealDiv .* divided by zero"),
         ("div0", lambda x: tf.math.log(x), [single(1, 0)], "Log .* divided by zero"),
         ("div0", lambda x: tf.math.rsqrt(x), [half(1, 0)], "Rsqrt .* divided by zero"),
-        # What stops is seen where nothing behind it is infinite or a NaN.
+        # Exceptions are detected even if no later value is infinite or a NaN.
         ("oflo", lambda x: tf.nn.relu(-x * x), [half(1, 300)], "Mul .* gave 90000"),
         ("oflo", lambda x: 1 / (x * x), [half(1, 300)], "Mul .* gave 90000"),
         ("oflo", lambda x: tf.tanh(tf.reduce_sum(x * x)) + 1, [half(1, 300)], "Mul .* gave 90000"),
@@ -99,16 +99,18 @@ def test_masks_of_infinities_go_through_as_they_are():
     configure("inv", "div0", "oflo")
     x = half(1, 2, -np.inf, 3)
     got = run(lambda x: (tf.nn.softmax(x), x - 1, tf.nn.relu(tf.where(x > 2, half(np.inf), x) * 2)), x)
-    whole = np.exp(np.array([1, 2, 3], np.float32) - 3)
-    np.testing.assert_allclose(got[0], [*(whole / whole.sum())[:2], 0, (whole / whole.sum())[2]], atol=1e-3)
+    exponentials = np.exp(np.array([1, 2, 3], np.float32) - 3)
+    np.testing.assert_allclose(
+        got[0], [*(exponentials / exponentials.sum())[:2], 0, (exponentials / exponentials.sum())[2]], atol=1e-3
+    )
     assert got[1].numpy().tolist() == [0, 1, -np.inf, 2]
     assert got[2].numpy().tolist() == [2, 4, 0, np.inf]
 
 
-# An operation of TensorFlow may compute two results and select one: `Erfc` divides by zero where it is 1.
-@pytest.mark.parametrize("others", [[], ["esr"]])
-def test_what_an_operation_computes_and_discards_stops_nothing(others):
-    configure("inv", "div0", "oflo", *others)
+# An operation of TensorFlow may compute two results and select one. For example, `Erfc` divides by zero if it is 1.
+@pytest.mark.parametrize("options", [[], ["esr"]])
+def test_what_an_operation_computes_and_discards_stops_nothing(options):
+    configure("inv", "div0", "oflo", *options)
     gamma = tf.constant([1.0, 2.0, 5.0])
     got = run(lambda x, y: (tf.math.erfc(x), tf.nn.selu(100 * x), tf.math.lgamma(y)), half(0, 1), gamma)
     np.testing.assert_allclose(got[0], [1, 0.1573], rtol=2e-3)
@@ -117,14 +119,14 @@ def test_what_an_operation_computes_and_discards_stops_nothing(others):
     assert "Lgamma `Lgamma`" in stopped(tf.math.lgamma, tf.constant([0.0]))
 
 
-# Loops that XLA's library makes have no names, and the check took its operands by those.
+# In an earlier version, the check found its operands by name, but loops of XLA's library have no names.
 def test_loops_without_names_are_checked_too():
     configure("inv")
     matrix = tf.random.stateless_normal([4, 4], [1, 2])
     np.testing.assert_allclose(run(lambda x: tf.linalg.svd(x)[0], matrix), tf.linalg.svd(matrix)[0], rtol=1e-4)
 
 
-# The value that several operations read was taken for one that is not restored.
+# In an earlier version, a value with several readers was not restored.
 def test_a_variable_whose_new_value_is_read_again_is_restored():
     configure("oflo")
     with ipu.IPUStrategy().scope():
@@ -145,12 +147,12 @@ def test_layers_that_the_host_computes_stop_the_program():
     assert re.search(
         "Conv2D `Conv2D` .* gave 1.296e", stopped(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), images, weights)
     )
-    run(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), images / 0, weights / 30)  # What was there before.
+    run(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), images / 0, weights / 30)  # Infinities in the inputs do not count.
 
 
 def test_what_rounds_at_random_overflows_where_it_rounds_up():
     configure("oflo", "esr")
-    x = tf.fill([200], 65516.0)  # Three in eight become 65536.
+    x = tf.fill([200], 65516.0)  # 3/8 of the elements round to 65536.
     assert re.search("Cast .* gave 65536", stopped(lambda x: tf.cast(x, HALF), x))
     run(lambda x: tf.cast(x, HALF), tf.fill([200], 65504.0))
 
@@ -213,7 +215,8 @@ def test_variables_are_as_they_were_before_the_step():
     assert "in iteration 14 of the loop" in stopped(train)
 
 
-# What moves from one variable to another was taken for a variable that stays as it is: both had the value of one then.
+# In an earlier version, a value that moved to another variable counted as unchanged, and both variables got the same
+# value.
 @pytest.mark.parametrize("loops", [False, True])
 def test_variables_that_change_places_are_as_they_were_before_the_step(loops):
     configure("div0")
@@ -221,9 +224,9 @@ def test_variables_that_change_places_are_as_they_were_before_the_step(loops):
         first, second = tf.Variable(half(1, 2)), tf.Variable(half(3, 4))
 
     def swap(divisor):
-        before = first + 0
+        original = first + 0
         first.assign(second)
-        second.assign(before)
+        second.assign(original)
         return 1 / divisor
 
     def program(divisor):
@@ -237,7 +240,7 @@ def test_variables_that_change_places_are_as_they_were_before_the_step(loops):
     run(program, half(9, 8))
     np.testing.assert_array_equal([first, second], [[3, 4], [1, 2]])
     assert "divided by zero" in stopped(program, half(7, 1 if loops else 0))
-    # The first iteration of a loop was another step.
+    # Of the loop, the second iteration stops, so the variables have swapped once.
     np.testing.assert_array_equal([first, second], [[1, 2], [3, 4]] if loops else [[3, 4], [1, 2]])
 
 
@@ -288,17 +291,17 @@ def test_micro_batches_that_stop_leave_the_weights_of_the_whole_step():
 def test_what_a_loop_in_the_step_had_updated_stays_and_the_message_says_so():
     configure("oflo")
     with ipu.IPUStrategy().scope():
-        looped, plain = tf.Variable(0.0), tf.Variable(0.0)
+        looped, outside = tf.Variable(0.0), tf.Variable(0.0)
 
     def step(x):
-        plain.assign_add(1)
+        outside.assign_add(1)
         for _ in tf.range(3):
             looped.assign_add(1)
         return x * x
 
     message = stopped(step, half(1, 300))
-    assert "as they were before that step, but for those that a loop in it had updated" in message
-    assert (looped.numpy(), plain.numpy()) == (3, 0)
+    assert "as they were before that step, except for those that a loop in it had already updated" in message
+    assert (looped.numpy(), outside.numpy()) == (3, 0)
 
 
 def test_replicas_stop_together_and_the_message_says_which():
@@ -308,8 +311,8 @@ def test_replicas_stop_together_and_the_message_says_which():
 
     def train():
         for step in tf.range(4):
-            own = tf.cast(300 * replication_ops.replication_index() * step, HALF)
-            gradient = cross_replica_ops.cross_replica_sum(tf.cast(own * own, tf.float32))
+            value = tf.cast(300 * replication_ops.replication_index() * step, HALF)
+            gradient = cross_replica_ops.cross_replica_sum(tf.cast(value * value, tf.float32))
             weights.assign_add([gradient])
 
     message = stopped(train)

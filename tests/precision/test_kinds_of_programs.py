@@ -41,23 +41,26 @@ def weights(strategy, count, value=1):
 
 
 def check_moved_on_average(weight, distance, steps):
-    """By four standard deviations of a mean of as many throws, each of which is of the gap between 1 and its neighbour."""
+    """Checks that stochastic rounding moved a weight from 1 by `distance` on average, in `steps` roundings.
+
+    Each rounding adds 0 or 2 ** -10, the gap above 1. The mean may differ by four standard deviations.
+    """
     moved = weight.numpy().astype(np.float64) - 1
     share = distance / steps / 2**-10
     assert abs(moved.mean() - distance) < 4 * 2**-10 * np.sqrt(steps * share * (1 - share) / SIZE)
     assert moved.std() > 0
 
 
-def stages(one, other, values, scale):
-    """A training program of two stages, four micro-batches and so many values."""
+def stages(first_weight, second_weight, values, scale):
+    """Returns a training program of two stages with four micro-batches a step, and the line of its first stage."""
     infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(np.array([[x] * SIZE for x in values], np.float16)))
     infeed.initializer  # noqa: B018  (The access starts it.)
 
     def first(x):
-        return x * one
+        return x * first_weight
 
     def loss(x):
-        return tf.reduce_sum(tf.cast(x * other, tf.float32)) * scale
+        return tf.reduce_sum(tf.cast(x * second_weight, tf.float32)) * scale
 
     def program():
         pipelining.pipeline(
@@ -76,21 +79,21 @@ def stages(one, other, values, scale):
 
 def test_a_stage_stops_its_pipeline_on_its_line_with_the_weights_of_before_the_step():
     strategy = configure(2, oflo=True)
-    one, other = weights(strategy, 2)
-    program, line = stages(one, other, [1, 1, 1, 1, 1, 1, 1, 1, 1, 40000, 1, 1], -1)
+    first, second = weights(strategy, 2)
+    program, line = stages(first, second, [1, 1, 1, 1, 1, 1, 1, 1, 1, 40000, 1, 1], -1)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         strategy.run(tf.function(program, jit_compile=True))
     assert f"(test_kinds_of_programs.py:{line}) gave 1e+06" in caught.value.message, caught.value.message
-    for weight in (one, other):
+    for weight in (first, second):
         assert (weight.numpy() == 1 + 4 + 4 * 5).all()
 
 
 def test_weights_of_a_pipeline_round():
     strategy = configure(2, rounds=True)
-    one, other = weights(strategy, 2)
-    strategy.run(tf.function(stages(one, other, [1] * 32, -(2.0**-15))[0], jit_compile=True))
-    for weight in (one, other):
-        # Eight updates of 2^-13, by products with what the other weight has become, 1 + 2^-10 at most, most of the time.
+    first, second = weights(strategy, 2)
+    strategy.run(tf.function(stages(first, second, [1] * 32, -(2.0**-15))[0], jit_compile=True))
+    for weight in (first, second):
+        # Each of eight updates is 2^-13 times the other weight, which is usually 1 + 2^-10 at most.
         check_moved_on_average(weight, 8 * 2**-13, 8)
 
 
@@ -99,15 +102,15 @@ def test_accumulation_rounds_and_stops_with_the_weights_of_whole_steps(refused):
     weight, rounded = weights(strategy, 2)
     with strategy.scope():
         count = tf.Variable(0)
-    plain = tf.compat.v1.train.GradientDescentOptimizer(1.0)
-    made, other = (CrossReplicaGradientAccumulationOptimizerV2(plain, 4) for _ in range(2))
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+    stopping, rounding = (CrossReplicaGradientAccumulationOptimizerV2(optimizer, 4) for _ in range(2))
 
     def step():
-        """One of 32 micro-batches, four a step, of which one overflows."""
+        """Runs a micro-batch. A step has four, and in the second run one of them overflows."""
         scale = tf.where((count == 34) & (replication_ops.replication_index() == 0), 2.0**16, 1.0)
         count.assign_add(1)
-        made.apply_gradients([(tf.cast(tf.fill([SIZE], 2.0**-15) * scale, HALF) * 2**15, weight)])
-        other.apply_gradients([(tf.fill([SIZE], tf.constant(-(2.0**-15), HALF)), rounded)])
+        stopping.apply_gradients([(tf.cast(tf.fill([SIZE], 2.0**-15) * scale, HALF) * 2**15, weight)])
+        rounding.apply_gradients([(tf.fill([SIZE], tf.constant(-(2.0**-15), HALF)), rounded)])
 
     @tf.function(jit_compile=True)
     def program():
@@ -116,8 +119,8 @@ def test_accumulation_rounds_and_stops_with_the_weights_of_whole_steps(refused):
     strategy.run(program)
     assert (weight.numpy() == 1 - 32).all()
     check_moved_on_average(rounded, 32 * 2**-15, 8)
-    words = "gave 65536, .*on replica 0, in iteration 2 of the loop `while`"
-    refused(tf.errors.InvalidArgumentError, words, strategy.run, program)
+    message = "gave 65536, .*on replica 0, in iteration 2 of the loop `while`"
+    refused(tf.errors.InvalidArgumentError, message, strategy.run, program)
     assert (weight.numpy() == 1 - 32).all()
     assert count.numpy() == 34
 
@@ -141,21 +144,21 @@ def trained(model, x, begin, batch_size=2):
 def test_models_of_mixed_precision_round_and_stop():
     x = np.random.default_rng(0).normal(size=(32, 8)).astype(np.float32)
     keras.utils.set_random_seed(1)
-    plain = mixed(2.0**-3, jit_compile=False)
-    begin = plain.get_weights()
-    nearest = trained(plain, x, begin, batch_size=8)
+    reference = mixed(2.0**-3, jit_compile=False)
+    begin = reference.get_weights()
+    nearest = trained(reference, x, begin, batch_size=8)
     with configure(2, rounds=True, oflo=True).scope():
-        model = mixed(2.0**-5, steps_per_execution=2)  # Of sums of four gradients.
+        model = mixed(2.0**-5, steps_per_execution=2)  # The gradients are sums of four.
         model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=2)
-    first, again = (trained(model, x, begin) for _ in range(2))
-    assert (first == again).all()
+    first, second = (trained(model, x, begin) for _ in range(2))
+    assert (first == second).all()
     assert (first != nearest).any()
     np.testing.assert_allclose(first, nearest, atol=2e-3)
     x[0] = 1e5
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"Floating point exception: Cast .* gave 1(\.\d+)?e\+05"):
         trained(model, x, begin)
-    for weight, before in zip(model.get_weights(), begin, strict=True):
-        np.testing.assert_array_equal(weight, before)
+    for weight, original in zip(model.get_weights(), begin, strict=True):
+        np.testing.assert_array_equal(weight, original)
 
 
 CACHED = """
@@ -216,9 +219,9 @@ def test_another_process_rounds_and_stops_by_programs_that_it_did_not_compile(ru
         path: Any = experimental_application_compile_op(program, [], tmp_path / "app")
         infeed.deleter  # noqa: B018
     script = textwrap.dedent(CACHED) + textwrap.dedent(APPLICATION)
-    done = run_script(script, str(tmp_path / "cache"), path.numpy().decode()).stdout.splitlines()
-    again, loaded, stopped_again, steps, message = done
-    assert (again, stopped_again) == (numbers, stopped)
+    lines = run_script(script, str(tmp_path / "cache"), path.numpy().decode()).stdout.splitlines()
+    loaded_numbers, loaded, stopped_again, steps, message = lines
+    assert (loaded_numbers, stopped_again) == (numbers, stopped)
     assert int(kinds.split()[0]) > 1
     assert loaded == f"{kinds.split()[0]} 1"
     assert steps == "0.0 1.0"
@@ -254,41 +257,43 @@ def test_fit_of_a_mixed_policy_stops_with_the_weights_of_before_the_step(refused
 
 def test_a_program_that_makes_its_variables_rounds():
     strategy = configure(1, rounds=True)
-    made = []
+    variables = []
 
     def step():
-        if not made:
-            made.append(tf.Variable(lambda: tf.fill([SIZE], 1 + 2**-11)))
-        return tf.cast(made[0], HALF)
+        if not variables:
+            variables.append(tf.Variable(lambda: tf.fill([SIZE], 1 + 2**-11)))
+        return tf.cast(variables[0], HALF)
 
     with strategy.scope():
         assert set((strategy.run(tf.function(step, jit_compile=True)).numpy() - 1) * 2**10) == {0, 1}
 
 
 def compiled_instructions(strategy, folder, function, *args):
-    """Counts the instructions that XLA has compiled for a function, by opcode or target of a custom call."""
+    """Returns the counts of the instructions that XLA compiled for a function, by opcode or target of a custom call."""
     ipu.executables.set_cache(folder)
     try:
         strategy.run(tf.function(function, jit_compile=True), args)
     finally:
         ipu.executables.set_cache(None)
     [file] = (file for file in folder.iterdir() if file.stat().st_size > 1000)
-    data, size, at = file.read_bytes()[16:], 0, 1  # Behind a magic number and a checksum.
+    data, size, index = file.read_bytes()[16:], 0, 1  # A magic number and a checksum come first.
     assert data[0] == 0x0A, "the first field of the executable is no longer its module"
     while True:
-        size |= (data[at] & 0x7F) << (7 * (at - 1))
-        at += 1
-        if data[at - 1] < 0x80:
+        size |= (data[index] & 0x7F) << (7 * (index - 1))
+        index += 1
+        if data[index - 1] < 0x80:
             break
     message: Any = hlo_pb2.HloProto  # pyright: ignore[reportAttributeAccessIssue]
-    computations = message.FromString(data[at : at + size]).hlo_module.computations
+    computations = message.FromString(data[index : index + size]).hlo_module.computations
     return collections.Counter(
-        one.custom_call_target or one.opcode for each in computations for one in each.instructions
+        instruction.custom_call_target or instruction.opcode
+        for computation in computations
+        for instruction in computation.instructions
     )
 
 
 def test_each_operation_is_one_call_with_its_rounding_and_has_no_kernel_of_xla(tmp_path):
-    """A kernel before each rounding, and one after it, made a program of Adam take twice as long to compile."""
+    """In an earlier version, kernels before and after each rounding doubled the compile time of a program with Adam."""
 
     def step(x, y):
         for _ in range(3):
@@ -304,12 +309,12 @@ def test_each_operation_is_one_call_with_its_rounding_and_has_no_kernel_of_xla(t
 
 
 def test_all_values_of_a_stopped_program_are_restored_by_one_call(tmp_path):
-    """A selection for each variable was a fifth of the kernels of a program with exceptions."""
+    """In an earlier version, a fifth of the kernels of such programs were selections, one for each variable."""
     strategy = configure(1, oflo=True)
-    made = weights(strategy, 5)
+    variables = weights(strategy, 5)
 
     def step(x):
-        for weight in made:
+        for weight in variables:
             weight.assign_add(x * weight)
 
     counts = compiled_instructions(strategy, tmp_path, step, tf.constant(1, HALF))
@@ -317,7 +322,7 @@ def test_all_values_of_a_stopped_program_are_restored_by_one_call(tmp_path):
 
 
 def test_values_that_sums_and_products_share_are_rounded_and_widened_once(tmp_path):
-    """A batch normalization rounded its input in each of its sums, and products widened what they share each anew."""
+    """In an earlier version, each sum of a batch normalization rounded its input, and each product widened it."""
 
     def step(x, weight, other):
         wide = tf.cast(tf.matmul(x, weight), tf.float32)
@@ -328,5 +333,5 @@ def test_values_that_sums_and_products_share_are_rounded_and_widened_once(tmp_pa
     shapes = [64, 64], [64, 128], [128, 64]
     args = [tf.ones(shape, HALF) for shape in shapes]
     counts = compiled_instructions(configure(1), tmp_path, step, *args)
-    # To float32: three arguments. To float16 and back: the first product and what is shared. To float16: both results.
+    # To float32: three arguments. To float16 and back: the first product and `shared`. To float16: both results.
     assert counts["convert"] == 3 + 2 * 2 + 2, counts

@@ -1,4 +1,4 @@
-"""Results of float16 are rounded at random where it is asked for: by how much, how often, and the same again from a seed."""
+"""Stochastic rounding of float16 results: its distribution, seeds, operations, replicas and scopes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(function, *args):
 
 
 def halves(*values):
-    """What so many throws make of each value."""
+    """Returns `COUNT` roundings of each value to float16."""
     x = tf.constant(np.repeat(np.array(values, np.float32)[:, np.newaxis], COUNT, 1))  # `tf.fill` has no negative zero.
     return run(lambda x: tf.cast(x, tf.float16), x).numpy().astype(np.float64)
 
@@ -43,16 +43,16 @@ def halves(*values):
 def test_a_number_becomes_one_of_its_neighbours_in_proportion_to_how_near_they_are_whatever_others_become():
     configure()
     values = (1 + 2**-12, -(1 + 2**-12), 3.14159, 1000.123, 2**-14 - 2**-27, 2**-24 / 4, -1.75 * 2**-24, 40000.7)
-    half_of_them, *thrown = halves(1 + 2**-11, *values)
-    up = half_of_them > 1
+    halfway, *roundings = halves(1 + 2**-11, *values)
+    up = halfway > 1
     pairs = [np.mean(up[distance:] == up[:-distance]) for distance in (1, 2, 3, 16, 64, 100, 1000)]
-    assert all(abs(same - 0.5) < 4 * 0.5 / np.sqrt(COUNT - 1000) for same in pairs), pairs
-    for value, got in zip(map(np.float32, values), thrown, strict=True):
+    assert all(abs(share_of_equal - 0.5) < 4 * 0.5 / np.sqrt(COUNT - 1000) for share_of_equal in pairs), pairs
+    for value, got in zip(map(np.float32, values), roundings, strict=True):
         nearest = np.float16(value)
-        other = float(np.nextafter(nearest, np.float16(np.inf if value > nearest else -np.inf)))
-        assert set(np.unique(got)) == {float(nearest), other}
-        gap = abs(other - float(nearest))
-        # Four standard deviations of a mean of so many throws.
+        neighbour = float(np.nextafter(nearest, np.float16(np.inf if value > nearest else -np.inf)))
+        assert set(np.unique(got)) == {float(nearest), neighbour}
+        gap = abs(neighbour - float(nearest))
+        # Four standard deviations of the mean of `COUNT` roundings.
         share = abs(float(value) - float(nearest)) / gap
         assert abs(got.mean() - value) < 4 * gap * np.sqrt(share * (1 - share) / COUNT)
 
@@ -77,20 +77,20 @@ def test_operations_on_tensors_and_numbers_give_neighbours_of_what_they_give_exa
     configure()
     rng = np.random.default_rng(8)
     x, y = (tf.constant(rng.uniform(0.5, 4, COUNT).astype(np.float16)) for _ in range(2))
-    one, other = x.numpy().astype(np.float64), y.numpy().astype(np.float64)
+    exact_x, exact_y = x.numpy().astype(np.float64), y.numpy().astype(np.float64)
 
     def step(x, y, number):
         return x + y, x - y, x * y, x / y, tf.sqrt(x), x * number, number - x, number / y, tf.sqrt(number), number * 3
 
     exact = (
-        one + other,
-        one - other,
-        one * other,
-        one / other,
-        one**0.5,
-        one * 1.5,
-        1.5 - one,
-        1.5 / other,
+        exact_x + exact_y,
+        exact_x - exact_y,
+        exact_x * exact_y,
+        exact_x / exact_y,
+        exact_x**0.5,
+        exact_x * 1.5,
+        1.5 - exact_x,
+        1.5 / exact_y,
         1.5**0.5,
         4.5,
     )
@@ -99,11 +99,11 @@ def test_operations_on_tensors_and_numbers_give_neighbours_of_what_they_give_exa
         error = (got.numpy().astype(np.float64) - expected) / gap
         assert np.abs(error).max() < 1.01
         assert abs(error.mean()) < 4 * 0.5 / np.sqrt(error.size)
-        assert error.size == 1 or not error.any() or np.abs(error).max() > 0.6  # Not the nearest, each.
+        assert error.size == 1 or not error.any() or np.abs(error).max() > 0.6  # Some round to the farther neighbour.
 
 
 def test_a_weight_moves_by_updates_below_its_precision_on_average():
-    """What loss scaling cannot do: 1 + 2^-13 is 1 in float16."""
+    """Loss scaling cannot do this: rounded to the nearest, 1 + 2^-13 is 1 in float16."""
     configure()
     with ipu.IPUStrategy().scope():
         weights = tf.Variable(tf.ones([500], tf.float16))
@@ -114,7 +114,7 @@ def test_a_weight_moves_by_updates_below_its_precision_on_average():
 
     run(train)
     values = weights.numpy().astype(np.float64)
-    # 256 throws of 2^-10 at 1/8, 500 times.
+    # Each of 500 weights gets 256 roundings, which add 2^-10 with a probability of 1/8.
     assert abs(values.mean() - 1 - 2**-5) < 4 * 2**-10 * np.sqrt(256 * 7 / 64 / 500)
     assert values.std() > 0
 
@@ -125,12 +125,12 @@ def test_products_accumulate_in_float32_and_round_once():
     x, y = rng.normal(size=(64, 256)).astype(np.float16), rng.normal(size=(256, 64)).astype(np.float16)
     exact = x.astype(np.float64) @ y.astype(np.float64)
     got = run(tf.matmul, tf.constant(x), tf.constant(y)).numpy()
-    large = np.abs(exact) > 1  # What is small is off by the rounding of float32.
+    large = np.abs(exact) > 1  # Small results also have rounding errors of float32.
     got, exact = got.astype(np.float64)[large], exact[large]
     error = (got - exact) / 2 ** (np.floor(np.log2(np.abs(exact))) - 10)
-    assert np.abs(error).max() < 1.01  # A neighbour, each.
-    assert np.abs(error).max() > 0.6  # Not the nearest, each.
-    deviation = 0.41  # Of a throw at 1/2 to either side.
+    assert np.abs(error).max() < 1.01  # All results are neighbours of the exact values.
+    assert np.abs(error).max() > 0.6  # Some results are not the nearest neighbours.
+    deviation = 0.41  # The standard deviation of a rounding, in gaps.
     assert abs(error.mean()) < 4 * deviation / np.sqrt(error.size)
 
 
@@ -168,13 +168,13 @@ def test_a_seed_gives_the_same_roundings_again_and_rounding_takes_no_numbers_fro
     x = tf.constant(np.random.default_rng(6).normal(size=1000).astype(np.float16))
     strategy = ipu.IPUStrategy()
     configure(StochasticRoundingBehaviour.OFF)
-    _, plain = strategy.run(thirds, (x,))
+    _, nearest = strategy.run(thirds, (x,))
     configure()
     first, second = (strategy.run(thirds, (x,)) for _ in range(2))
     reset_ipu_seed(17)
-    again, last = (strategy.run(thirds, (x,)) for _ in range(2))
-    np.testing.assert_array_equal(first[1], plain)
-    np.testing.assert_array_equal(first[0], again[0])
+    repeated, last = (strategy.run(thirds, (x,)) for _ in range(2))
+    np.testing.assert_array_equal(first[1], nearest)
+    np.testing.assert_array_equal(first[0], repeated[0])
     np.testing.assert_array_equal(second[0], last[0])
     assert tf.reduce_any(first[0] != second[0])
     reset_ipu_seed(18)
@@ -182,7 +182,7 @@ def test_a_seed_gives_the_same_roundings_again_and_rounding_takes_no_numbers_fro
 
 
 def all_of(x):
-    """What each replica made of the same, and of what it has of its own."""
+    """Returns for all replicas the results of a shared value, of a replica's own value, and of the sum of these."""
     shared = x * tf.constant(1 / 3, tf.float16)
     own = x * (tf.cast(replication_ops.replication_index(), tf.float16) * 0 + tf.constant(1 / 3, tf.float16))
     summed = cross_replica_ops.cross_replica_sum(own) * tf.constant(1 / 3, tf.float16)
@@ -204,7 +204,7 @@ def test_replicas_round_alike_what_they_have_in_common(esr, stable, agree, rando
     x = tf.constant(np.random.default_rng(7).normal(size=500).astype(np.float16))
     first, second = (strategy.run(function, (x,)).numpy() for _ in range(2))
     assert [bool((first[0, row] == first[1, row]).all()) for row in range(3)] == agree
-    # `summed` has what was rounded before it in it.
+    # The third row depends on earlier roundings, so it is not compared.
     assert [bool((first[:, row] != second[:, row]).any()) for row in range(2)] == random[:2]
 
 
@@ -215,17 +215,17 @@ def called(x):
     return tf.einsum("ij,kj->ik", x, x)
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_a_scope_holds_for_all_that_is_computed_in_it_and_for_nothing_else(asked):
-    """TensorFlow tells XLA nothing of scopes where it lowers an operation by MLIR, or calls a function."""
-    configure(StochasticRoundingBehaviour.OFF if asked else ON)
+@pytest.mark.parametrize("rounds", [True, False])
+def test_a_scope_holds_for_all_that_is_computed_in_it_and_for_nothing_else(rounds):
+    """TensorFlow does not pass scopes to XLA if it lowers an operation by MLIR, or calls a function."""
+    configure(StochasticRoundingBehaviour.OFF if rounds else ON)
 
     def step(x, images):
         def layers():
             return [x @ x, tf.nn.conv2d(images, images[:3, :3], 1, "SAME"), tf.nn.avg_pool2d(images, 3, 1, "SAME")]
 
         filtered, bent = images, x
-        with tf.GradientTape() as tape, scopes.stochastic_rounding(asked):
+        with tf.GradientTape() as tape, scopes.stochastic_rounding(rounds):
             tape.watch(x)
             results = [tf.exp(x), tf.nn.softmax(x), tf.einsum("ij,jk->ik", x, x), called(x), *layers()]
             for _ in tf.range(1):
@@ -234,15 +234,15 @@ def test_a_scope_holds_for_all_that_is_computed_in_it_and_for_nothing_else(asked
         gradient: Any = tape.gradient(loss, x)
         return [*results, filtered, bent, gradient], [x / 3, *layers()]
 
-    with wherever_known():  # Of float16 too, which kernels of the host do not round at random.
+    with wherever_known():  # Host kernels for float16 too, which do not round stochastically.
         function = tf.function(step, jit_compile=True)
         random = np.random.default_rng(9)
         shapes = ([16, 16], [4, 4, 4, 4])
         args = [tf.constant(random.normal(size=shape).astype(np.float16)) for shape in shapes]
         strategy = ipu.IPUStrategy()
         first, second = (strategy.run(function, args) for _ in range(2))
-    inside, outside = tf.nest.map_structure(lambda one, other: bool(tf.reduce_any(one != other)), first, second)
-    assert (inside, outside) == ([asked] * 10, [not asked] * 4)
+    inside, outside = tf.nest.map_structure(lambda a, b: bool(tf.reduce_any(a != b)), first, second)
+    assert (inside, outside) == ([rounds] * 10, [not rounds] * 4)
 
 
 def test_operations_of_one_name_of_which_scopes_say_different_things_are_told_of(caplog):
@@ -253,7 +253,7 @@ def test_operations_of_one_name_of_which_scopes_say_different_things_are_told_of
 
     with caplog.at_level("WARNING", "tensorflow_ipu"):
         run(step, tf.ones([2, 2], tf.float16))
-    assert "operations called `while/Sigmoid`, of which scopes say different things" in caplog.text
+    assert "operations called `while/Sigmoid`, and scopes set different options for them" in caplog.text
 
 
 def test_a_program_of_which_nothing_is_asked_is_the_same():
@@ -265,13 +265,13 @@ def test_a_program_of_which_nothing_is_asked_is_the_same():
         strategy.run(function, (x,))
         with tf.device("/device:IPU:0"):
             concrete: Any = function.get_concrete_function(x)
-            found: Any = functions.hlo_of(concrete, [x], "/device:IPU:0", "hlo")
-        # Without the numbers that TensorFlow gives to all functions of a process.
-        return re.sub(r"[._]+\d+", "", found.decode() if isinstance(found, bytes) else found)
+            hlo: Any = functions.hlo_of(concrete, [x], "/device:IPU:0", "hlo")
+        # TensorFlow numbers all functions of a process, so the numbers differ.
+        return re.sub(r"[._]+\d+", "", hlo.decode() if isinstance(hlo, bytes) else hlo)
 
-    plain = text()
-    assert "ipu_half" not in plain
+    default = text()
+    assert "ipu_half" not in default
     configure(StochasticRoundingBehaviour.OFF)
-    assert text() == plain
+    assert text() == default
     configure()
     assert "ipu_half_precision" in text()

@@ -1,4 +1,4 @@
-"""What the tests of runs share: devices of several IPUs, whose programs run on replicas, and datasets that feed them."""
+"""Fixtures for tests of runs: devices of several IPUs, whose programs run on replicas, and datasets for them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Replicas = Callable[..., ipu.IPUStrategy]
 
 @pytest.fixture
 def float_range() -> Callable[..., tf.data.Dataset]:
-    """`float_range(n)` is a dataset of the float32 scalars 0, 1, ..., n - 1; of 10000 without n."""
+    """Returns a function: `float_range(n)` is a dataset of the float32 scalars from 0 to n - 1; n is 10000 by default."""
     return lambda n=10000: tf.data.Dataset.range(n).map(lambda x: tf.cast(x, tf.float32))
 
 
 @pytest.fixture
 def each() -> Callable[..., Any]:
-    """`each(strategy, read)` is what a function of no arguments returns on each replica, in a program of its own."""
+    """Returns a function: `each(strategy, read)` returns the results of `read()` on all replicas, in a new program."""
     programs: dict[Callable[[], Any], tuple[ipu.IPUOutfeedQueue, Any]] = {}
 
     def values(strategy: ipu.IPUStrategy, read: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What a program may not hold, float64 at its border and state of another device; and checks in it, which end the run."""
+"""Unsupported parts of programs, such as float64 inputs and resources of another device; and checks that end a run."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ DOUBLE = tf.constant(1.0, tf.float64)
 
 
 def kinds(function: Any) -> list[Any]:
-    """The function as each kind of graph function that may or may not be compiled by itself."""
+    """Returns the function as each kind of graph function, compiled or not."""
     return [tf.function(function, jit_compile=jit_compile) for jit_compile in (None, False, True)]
 
 
 ONE = tf.constant(1.0)
 
 
-# Inside of a graph function it passed.
+# It passed inside another graph function.
 @pytest.mark.parametrize(
-    ("function", "value", "words"),
+    ("function", "value", "message"),
     [
         (lambda x: tf.cast(x, tf.float32), DOUBLE, r"input: float64 \(`x:0` of shape .*`tf.cast`"),
         (lambda x: tf.cast(x, tf.float32), np.ones(2), "input: float64"),
@@ -35,10 +35,10 @@ ONE = tf.constant(1.0)
     ],
     ids=["tensor", "array", "scalar", "output", "captured"],
 )
-def test_float64_at_the_border_of_a_program_is_refused(function, value, words, strategy):
+def test_float64_at_the_border_of_a_program_is_refused(function, value, message, strategy):
     for program in kinds(function):
         for call in (strategy.run, strategy.run, tf.function(strategy.run)):
-            with pytest.raises(TypeError, match=f"Unsupported data type for {words}"):
+            with pytest.raises(TypeError, match=f"Unsupported data type for {message}"):
                 call(program, (value,))
 
 
@@ -47,9 +47,9 @@ def test_float64_of_keywords_and_concrete_functions_is_refused(strategy):
     with pytest.raises(TypeError, match="Unsupported data type for input: float64"):
         strategy.run(program, (ONE,), {"scale": DOUBLE})
     assert strategy.run(program, (ONE,)).numpy() == 1
-    for each in kinds(lambda x: x):
+    for identity in kinds(lambda x: x):
         with pytest.raises(TypeError, match="Unsupported data type for input: float64"):
-            strategy.run(each.get_concrete_function(tf.TensorSpec([], tf.float64)), (DOUBLE,))
+            strategy.run(identity.get_concrete_function(tf.TensorSpec([], tf.float64)), (DOUBLE,))
 
 
 def test_float64_inside_of_a_program_and_int64_anywhere_are_fine(strategy):
@@ -70,36 +70,36 @@ WORDS = (
 )
 
 
-# As an argument it got TensorFlow's own error, which does not say what to do.
+# For an argument, TensorFlow raised an error without a remedy.
 def test_variable_that_was_made_outside_of_the_scope_is_refused(strategy):
     with strategy.scope():
-        mine = tf.Variable(2.0, name="other")
-    other = tf.Variable(1.0, name="other")
-    for program in kinds(lambda: other + 1):
+        inside = tf.Variable(2.0, name="other")
+    outside = tf.Variable(1.0, name="other")
+    for program in kinds(lambda: outside + 1):
         with pytest.raises(ValueError, match=WORDS.format("`other:0`")):
             strategy.run(program)
         with pytest.raises(ValueError, match=WORDS.format("`other:0`")):
             tf.function(lambda program=program: strategy.run(program))()
-    assert other.assign_add(1).numpy() == 2
+    assert outside.assign_add(1).numpy() == 2
     for program in kinds(lambda first, second: first + second):
-        assert strategy.run(program, (mine, mine)).numpy() == 4
+        assert strategy.run(program, (inside, inside)).numpy() == 4
         for _ in range(2):
             with pytest.raises(ValueError, match=WORDS.format("`second`")):
-                strategy.run(program, (mine, other))
-        assert strategy.run(program, (mine, mine)).numpy() == 4
-    # One of the same name hides none, and all are named.
-    for function in (lambda: other + mine, lambda: mine + other):
+                strategy.run(program, (inside, outside))
+        assert strategy.run(program, (inside, inside)).numpy() == 4
+    # A variable of the same name hides no other, and all are named.
+    for function in (lambda: outside + inside, lambda: inside + outside):
         with pytest.raises(ValueError, match=WORDS.format("`other:0`")):
             strategy.run(tf.function(function))
     with strategy.scope():
         third = tf.Variable(1.0, name="third")
     first = tf.Variable(1.0, name="first")
     with pytest.raises(ValueError, match=r"`first:0` on `.*`, `other:0` on") as info:
-        strategy.run(tf.function(lambda: tf.add_n([other, first, third])))
+        strategy.run(tf.function(lambda: tf.add_n([outside, first, third])))
     assert "third" not in str(info.value)
 
 
-# Only TensorFlow's words came: that scopes must not nest, or that strategies are mixed.
+# The error was only TensorFlow's: scopes must not nest, or strategies are mixed.
 @pytest.mark.parametrize("built", [False, True])
 def test_optimizer_that_was_made_outside_of_the_scope_is_refused(strategy, built):
     with strategy.scope():
@@ -119,8 +119,8 @@ def test_iterator_of_the_host_is_refused(strategy):
     for program in kinds(lambda iterator: next(iterator)):
         with pytest.raises(ValueError, match=WORDS.format("`iterator`")):
             strategy.run(program, (iterator,))
-    for program in kinds(lambda: next(iterator)):  # It said `captured state 0`, and no line.
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"\(`IteratorGetNext`\), at .*give the program `iter"):
+    for program in kinds(lambda: next(iterator)):  # The error named `captured state 0`, and no line.
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"\(`IteratorGetNext`\), at .*pass the program `iter"):
             strategy.run(program)
     assert next(iterator).numpy() == 0
 
@@ -155,7 +155,7 @@ def equal(x: Any) -> Any:
 
 
 def numeric(x: Any) -> Any:
-    tf.debugging.check_numerics(tf.math.log(x), "of x")  # Nothing uses it.
+    tf.debugging.check_numerics(tf.math.log(x), "of x")  # The result is unused.
     return x + 1
 
 

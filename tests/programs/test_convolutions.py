@@ -1,4 +1,4 @@
-"""Gradients of convolutions in a loop on the device, where no kernel of the host computes them."""
+"""Gradients of convolutions in a loop on the device, without host kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILTER = RANDOM.normal(size=[3, 2, 3, 5]).astype(np.float32)
 
 
 def gradients(images: Any, weights: Any, options: dict[str, Any], change: Any = tf.identity) -> Any:
-    """Those of a convolution by the filter `change(weights)`."""
+    """Returns the gradients of a convolution with the filter `change(weights)`."""
     with tf.GradientTape() as tape:
         tape.watch([images, weights])
         loss = tf.reduce_sum(tf.sin(tf.nn.conv2d(images, change(weights), **options)))
@@ -23,10 +23,12 @@ def gradients(images: Any, weights: Any, options: dict[str, Any], change: Any = 
 
 
 def spread(weights: Any, dilations: list[int]) -> Any:
-    """The filter with zeros between its weights, which does without dilations what `weights` does with them."""
+    """Returns the filter with zeros between its weights. Without dilations, it equals `weights` with dilations."""
     for axis, dilation in enumerate(dilations):
         taps = [
-            part for one in tf.split(weights, weights.shape[axis], axis) for part in [one, *[0 * one] * (dilation - 1)]
+            part
+            for weight in tf.split(weights, weights.shape[axis], axis)
+            for part in [weight, *[0 * weight] * (dilation - 1)]
         ]
         weights = tf.concat(taps[: len(taps) - dilation + 1], axis)
     return weights
@@ -40,7 +42,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"strides": 1, "padding": "VALID", "dilations": [2, 3]},
     {"strides": 1, "padding": "SAME", "dilations": [3, 1]},
     {"strides": 1, "padding": [[0, 0], [1, 2], [0, 1], [0, 0]]},
-    {"strides": 1, "padding": [[0, 0], [3, 3], [3, 3], [0, 0]]},  # More than the filter spans.
+    {"strides": 1, "padding": [[0, 0], [3, 3], [3, 3], [0, 0]]},  # The padding exceeds the filter's span.
 ]
 
 
@@ -49,19 +51,19 @@ def test_gradients_in_a_loop_equal_those_of_tensorflow():
     def program(images: Any, weights: Any) -> Any:
         sums = [[tf.zeros_like(images), tf.zeros_like(weights)] for _ in OPTIONS]
         for _ in tf.range(2):
-            found = [gradients(images, weights, options) for options in OPTIONS]
-            sums = tf.nest.map_structure(tf.add, sums, found)
+            results = [gradients(images, weights, options) for options in OPTIONS]
+            sums = tf.nest.map_structure(tf.add, sums, results)
         return sums
 
     images, weights = tf.constant(IMAGES), tf.constant(FILTER)
     results = ipu.IPUStrategy(host_kernels=False).run(program, (images, weights))
-    for options, found in zip(OPTIONS, results, strict=True):
-        # TensorFlow's CPU kernels know gradients of dilated convolutions only on processors for which it uses oneDNN.
-        plain = {name: value for name, value in options.items() if name != "dilations"}
+    for options, sums in zip(OPTIONS, results, strict=True):
+        # TensorFlow's CPU kernels support gradients of dilated convolutions only on processors with oneDNN.
+        undilated = {name: value for name, value in options.items() if name != "dilations"}
         dilations = options.get("dilations", [1, 1])
-        expected = gradients(images, weights, plain, lambda weights: spread(weights, dilations))  # noqa: B023
-        for result, wanted in zip(found, expected, strict=True):
-            np.testing.assert_allclose(result, 2 * wanted, rtol=1e-4, atol=1e-4, err_msg=str(options))
+        expected = gradients(images, weights, undilated, lambda weights: spread(weights, dilations))  # noqa: B023
+        for result, expected_result in zip(sums, expected, strict=True):
+            np.testing.assert_allclose(result, 2 * expected_result, rtol=1e-4, atol=1e-4, err_msg=str(options))
 
 
 def test_grouped_convolutions_and_gradients_of_gradients_in_a_loop_equal_those_of_tensorflow():
@@ -71,7 +73,7 @@ def test_grouped_convolutions_and_gradients_of_gradients_in_a_loop_equal_those_o
         with tf.GradientTape() as tape:
             tape.watch([images, weights])
             first = gradients(images, weights, {"strides": 2, "padding": "SAME"})
-            loss = sum(tf.reduce_sum(tf.sin(one)) for one in first)
+            loss = sum(tf.reduce_sum(tf.sin(gradient)) for gradient in first)
         return tape.gradient(loss, [images, weights])
 
     def once(images: Any, weights: Any) -> Any:
@@ -88,5 +90,5 @@ def test_grouped_convolutions_and_gradients_of_gradients_in_a_loop_equal_those_o
 
         expected = tf.function(call, jit_compile=True)(*values)
         results = ipu.IPUStrategy(host_kernels=False).run(program, values)
-        for result, wanted in zip(results, expected, strict=True):
-            np.testing.assert_allclose(result, wanted, rtol=1e-3, atol=1e-3)
+        for result, expected_result in zip(results, expected, strict=True):
+            np.testing.assert_allclose(result, expected_result, rtol=1e-3, atol=1e-3)

@@ -1,4 +1,4 @@
-"""Convolutions by filters of three columns, strided ones by filters of one element, and sums of products by feature."""
+"""Convolutions with filters of three columns, strided ones with filters of one element, and sums by feature."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ RANDOM = np.random.default_rng(1)
 
 EXPLICIT = [[0, 0], [2, 1], [0, 2], [0, 0]]
 
-# The images, the rows and columns of the filter, its features, the stride and the padding. They meet each width of a tile,
-# with tiles that overlap, bands of rows, strides that end before the images, and sizes that other kernels compute.
+# The images, the rows and columns of the filter, its features, the stride and the padding. The cases cover each width
+# of a tile, overlapping tiles, bands of rows, strides that end before the images, and sizes that other kernels compute.
 SIZES: list[tuple[list[int], tuple[int, int, int], int, Any]] = [
     ([4, 32, 32, 16], (3, 3, 16), 1, "SAME"),
     ([3, 14, 28, 32], (3, 3, 16), 1, "VALID"),
@@ -49,33 +49,33 @@ INPUTS = [
 
 
 def results(inputs: list[Any]) -> list[list[tf.Tensor]]:
-    """Each convolution and its gradients."""
-    found = []
+    """Returns each convolution and its gradients."""
+    outputs = []
     for (images, weights), (_, _, stride, padding) in zip(inputs, SIZES, strict=True):
         with tf.GradientTape() as tape:
             tape.watch([images, weights])
             out = tf.nn.conv2d(images, weights, stride, padding)
             loss = tf.reduce_sum(tf.sin(out))
-        found.append([out, *tape.gradient(loss, [images, weights])])
-    return found
+        outputs.append([out, *tape.gradient(loss, [images, weights])])
+    return outputs
 
 
-def close(found: Any, wanted: Any, what: Any = "") -> None:
-    for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(wanted), strict=True):
-        scale = np.abs(other).max()
-        np.testing.assert_allclose(one / scale, other / scale, atol=1e-5, err_msg=str(what))
+def close(actual: Any, expected: Any, what: Any = "") -> None:
+    for actual_leaf, expected_leaf in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
+        scale = np.abs(expected_leaf).max()
+        np.testing.assert_allclose(actual_leaf / scale, expected_leaf / scale, atol=1e-5, err_msg=str(what))
 
 
 def test_convolutions_and_gradients_of_all_sizes_equal_those_of_tensorflow():
     program: Callable[..., Any] = tf.function(results, jit_compile=True)
     expected = results(INPUTS)
     strategy = ipu.IPUStrategy()
-    for size, found, wanted in zip(SIZES, strategy.run(program, (INPUTS,)), expected, strict=True):
-        close(found, wanted, size)
+    for size, actual, expected_gradients in zip(SIZES, strategy.run(program, (INPUTS,)), expected, strict=True):
+        close(actual, expected_gradients, size)
     with _host_kernels.wherever_known():
         everywhere = strategy.run(tf.function(results, jit_compile=True), (INPUTS,))
-    for size, found, wanted in zip(SIZES, everywhere, expected, strict=True):
-        close(found, wanted, size)
+    for size, actual, expected_gradients in zip(SIZES, everywhere, expected, strict=True):
+        close(actual, expected_gradients, size)
 
 
 @pytest.mark.parametrize("shape", [[64, 32, 32, 32], [4, 30, 32, 32], [4, 32, 32, 16]])
@@ -125,7 +125,7 @@ def test_sums_of_products_by_feature_equal_those_of_tensorflow():
     values = [(of_normal(*shape), of_normal(*shape), of_normal(shape[-1])) for shape in shapes]
 
     def every(values: Any) -> Any:
-        return [sums(*one) for one in values]
+        return [sums(*arguments) for arguments in values]
 
     program: Callable[..., Any] = tf.function(every, jit_compile=True)
     close(ipu.IPUStrategy().run(program, (values,)), every(values))
@@ -153,5 +153,5 @@ def test_batch_normalization_learns_as_in_keras_alone():
 
     alone = learned()
     with ipu.IPUStrategy().scope():
-        found = learned()
-    close(found, alone)
+        actual = learned()
+    close(actual, alone)

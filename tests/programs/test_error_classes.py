@@ -1,4 +1,4 @@
-"""What fails says so in its own words, by each way in, and is of the class that `observing.md` says."""
+"""The message and the class of each error, for each way to run a program, as in `observing.md`."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tensorflow_ipu._tensorflow import op_errors, patches
 v1: Any = tf.compat.v1
 IPU = "/device:IPU:0"
 ALL, LAST = ipu.IPUOutfeedMode
-# What TensorFlow puts around the words of an operation, or has of its name.
+# TensorFlow's additions to the message of an operation, and the names of operations in it.
 AROUND = r"__wrapped__|\[Op:|Graph execution error|Detected at|root error|\[\[(\{\{node )?[\w/]*Ipu|__inference_"
 
 ENDED = r"The dataset of the infeed queue `\S+` ended after 2 elements"
 NOT_STARTED = r"The infeed queue `\S+` has no dataset iterator"
 NO_VALUE = r"The outfeed queue `\S+` of mode `IPUOutfeedMode.LAST` has no value to dequeue"
-DELETED = r"There is no outfeed queue of number \d+ \(any more\): it was deleted"
+DELETED = r"There is no outfeed queue with number \d+: it was deleted"
 ASSERTION = r"Assert `.*assertion failed: \[it is too large\]"
-ELSEWHERE = rf"The program uses a queue, or another state, of `{IPU}`, and was called on `/device:CPU:0`"
-NOT_COMPILED = "`IpuInfeedDequeue` runs in a compiled program alone"
+ELSEWHERE = rf"The program uses a queue or a state variable of `{IPU}`, but was called on `/device:CPU:0`"
+NOT_COMPILED = "`IpuInfeedDequeue` runs only in a compiled program"
 DATA = r"(Error in user-defined function .*: )?assertion failed: \[too large\]"
 
 
-def two_floats(made: Any = tf.data.Dataset) -> Any:
-    return made.range(2).map(lambda x: tf.cast(x, tf.float32))
+def two_floats(dataset_type: Any = tf.data.Dataset) -> Any:
+    return dataset_type.range(2).map(lambda x: tf.cast(x, tf.float32))
 
 
 def small(x: Any) -> Any:
@@ -40,14 +40,14 @@ def small(x: Any) -> Any:
 
 
 def queue(started: bool = True, check: Callable[[Any], Any] = tf.identity) -> ipu.IPUInfeedQueue:
-    made = ipu.IPUInfeedQueue(two_floats().map(check))
+    infeed = ipu.IPUInfeedQueue(two_floats().map(check))
     if started:
-        made.initializer  # noqa: B018  (The property starts it.)
-    return made
+        infeed.initializer  # noqa: B018  (The property starts it.)
+    return infeed
 
 
 def summing(infeed: Any, jit_compile: bool = True) -> Any:
-    """A program that needs more elements than there are."""
+    """Returns a program that needs more elements than exist."""
     return tf.function(lambda: loops.repeat(5, lambda x: x + infeed._dequeue(), [0.0]), jit_compile=jit_compile)
 
 
@@ -57,7 +57,7 @@ def asserts(x: Any) -> Any:
 
 
 def run(program: Callable[[], Any], *args: float) -> Callable[[Any], None]:
-    return lambda strategy: strategy.run(program(), [tf.constant(one) for one in args])
+    return lambda strategy: strategy.run(program(), [tf.constant(value) for value in args])
 
 
 def nested(strategy: Any) -> None:
@@ -213,12 +213,12 @@ WAYS: list[tuple[Callable[[Any], None], type[tf.errors.OpError], str]] = [
 
 
 @pytest.mark.parametrize("ipus", [1, 2])
-@pytest.mark.parametrize(("way", "kind", "words"), WAYS)
-def test_what_fails_says_its_own_words_first(way, kind, words, ipus, replicas):
+@pytest.mark.parametrize(("way", "kind", "message"), WAYS)
+def test_what_fails_says_its_own_words_first(way, kind, message, ipus, replicas):
     with pytest.raises(tf.errors.OpError) as caught:
         way(replicas(ipus))
     assert type(caught.value) is kind
-    assert re.match(words, str(caught.value), re.DOTALL), str(caught.value)
+    assert re.match(message, str(caught.value), re.DOTALL), str(caught.value)
     assert re.search(AROUND, caught.value.message) is None, caught.value.message
 
 
@@ -229,7 +229,7 @@ def message_of(call: Callable[[], Any]) -> str:
 
 
 def test_failures_of_plain_operations_are_told_as_ever(replicas):
-    def plain() -> Any:
+    def without_package() -> Any:
         @tf.function
         def function(x: Any) -> Any:
             tf.debugging.assert_less(x, 1.0)
@@ -256,9 +256,9 @@ def test_failures_of_plain_operations_are_told_as_ever(replicas):
         assert patches.FUNCTION_ERRORS.is_applied
         yield around
 
-    # In one line, which the messages have.
+    # The messages contain this line.
     without, with_it = [
-        (message_of(plain), message_of(lambda: session(programs=False))) for _ in without_and_with_a_program()
+        (message_of(without_package), message_of(lambda: session(programs=False))) for _ in without_and_with_a_program()
     ]
     assert with_it == without
     for message in (*without, message_of(lambda: session(programs=True))):
@@ -266,13 +266,13 @@ def test_failures_of_plain_operations_are_told_as_ever(replicas):
 
 
 def test_an_error_is_ours_where_the_first_of_those_that_are_told_is():
-    ours = "(0) ABORTED: Words.\n\t [[{{node a/IpuReplicatedRun_1}}]]"
-    plain = "(0) ABORTED: Words.\n\t [[{{node MatMul}}]]"
-    # What has waited for a result of ours is called like it, and a number.
+    from_package = "(0) ABORTED: Words.\n\t [[{{node a/IpuReplicatedRun_1}}]]"
+    from_tensorflow = "(0) ABORTED: Words.\n\t [[{{node MatMul}}]]"
+    # An operation that waited for a result has the result's name and a number.
     waiting = "\n\t [[a/IpuReplicatedRun_1/_3]]"
     roots = "2 root error(s) found.\n  {}{}\n  (1) {}\n0 successful operations.\n0 derived errors ignored."
-    assert op_errors.is_ours(roots.format(ours, waiting, plain[4:]))
-    assert not op_errors.is_ours(roots.format(plain, waiting, ours[4:]))
+    assert op_errors.is_ours(roots.format(from_package, waiting, from_tensorflow[4:]))
+    assert not op_errors.is_ours(roots.format(from_tensorflow, waiting, from_package[4:]))
     assert op_errors.is_ours("Words.\n\t [[{{node Assert}}]]\n\t [[IpuReplicatedRun]] [Op:__inference_f_1]")
     assert not op_errors.is_ours("Words.\n\t [[{{node Assert}}]]\n\t [[IpuReplicatedRun/_3]] [Op:__inference_f_1]")
 
@@ -285,10 +285,10 @@ def test_words_of_tensorflow_around_a_message_are_cut():
     )
     two = "2 root error(s) found.\n  (0) INVALID_ARGUMENT: It is\nwrong.\n\t [[{{node IpuReplicatedRun}}]]"
     two += "\n\t [[Identity/_1]]\n  (1) INVALID_ARGUMENT: It is\nwrong.\n0 successful operations.\n0 derived errors ignored."
-    for message, plain in (
+    for message, expected in (
         (around, "It is\nwrong."),
         (two, "It is\nwrong."),
         ("It is [3] wrong. [Op:IpuOutfeedDequeue] name: ", "It is [3] wrong."),
         ("It is wrong.", "It is wrong."),
     ):
-        assert op_errors.plain_message(message) == plain
+        assert op_errors.plain_message(message) == expected

@@ -1,4 +1,4 @@
-"""Kernels of the host inside of programs: which layers they compute, who shares them, their failures, programs on disk."""
+"""Host kernels in programs: the layers that they compute, shared kernels, failures, and programs on disk."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_failure_on_one_replica_ends_the_run_of_all(replicas):
 
     @tf.function(jit_compile=True)
     def program() -> Any:
-        drawn = draw_below(6 - replication_index())  # The second replica has nothing to draw from.
+        drawn = draw_below(6 - replication_index())  # The second replica has no values to draw from.
         return ipu.ops.cross_replica_ops.cross_replica_sum(tf.cast(drawn, tf.float32))
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="Need minval < maxval"):
@@ -56,7 +56,7 @@ def test_sixteen_replicas_with_convolutions_in_flight_never_wait_for_themselves(
     filters = [tf.random.stateless_normal([3, 3, 8, 8], [3, i], stddev=0.1) for i in range(6)]
 
     def branches(images: Any) -> Any:
-        return tf.add_n([tf.nn.conv2d(images, one, 1, "SAME") for one in filters])
+        return tf.add_n([tf.nn.conv2d(images, weights, 1, "SAME") for weights in filters])
 
     @tf.function(jit_compile=True)
     def program(images: Any) -> Any:
@@ -77,7 +77,7 @@ def test_sixteen_replicas_with_convolutions_in_flight_never_wait_for_themselves(
     np.testing.assert_allclose(result, images, rtol=1e-4, atol=1e-5)
 
 
-# Kernels that wait for parts of their work on XLA's threads may be on all of these threads, and the parts have none.
+# Kernels that wait for parts of their work may occupy all of XLA's threads, and then the parts have no thread.
 def test_kernels_on_all_threads_of_xla_never_wait_for_parts_that_have_no_thread(strategy, within):
     images = tf.random.stateless_normal([8, 64, 64, 16], [1, 2])
     matrices = [tf.random.stateless_normal([16, 16], [3, i], stddev=0.25) for i in range(4)]
@@ -101,7 +101,7 @@ def test_kernels_on_all_threads_of_xla_never_wait_for_parts_that_have_no_thread(
     np.testing.assert_allclose(result, images, rtol=1e-3, atol=1e-3)
 
 
-# What a program said of the user's lines made it another one when a line moved.
+# The user's lines were part of a program, so the program changed when a line moved.
 def test_programs_on_disk_serve_other_processes_and_after_lines_have_moved(run_script, tmp_path):
     script = """
         import tensorflow as tf
@@ -150,20 +150,23 @@ nothing = tf.function(lambda: tf.constant(0), jit_compile=True)
 
 
 def instructions(call: Callable[..., Any], shapes: list[list[int]], dtype: Any) -> list[Any]:
-    """What a program consists of."""
-    ipu.IPUStrategy().run(nothing)  # Before a device's first run, its programs are shown without kernels of the host.
+    """Returns the instructions of a program."""
+    ipu.IPUStrategy().run(nothing)  # Before a device's first run, programs are shown without host kernels.
     target = ipu.IPUStrategy().extended.target
     arrays = [tf.zeros(shape, dtype) for shape in shapes]
     program = programs.Program.trace(tf.function(call, jit_compile=True), arrays, {}, "/device:IPU:0", target)
     module: Any = hlo_pb2.HloModuleProto()  # pyright: ignore[reportAttributeAccessIssue]
     module.ParseFromString(programs.hlo(program.function, program.inputs, program.device))
-    return [one for part in module.computations for one in part.instructions]
+    return [instruction for part in module.computations for instruction in part.instructions]
 
 
 def opcodes(call: Callable[..., Any], shapes: list[list[int]], dtype: Any) -> Counter[str]:
-    """How many of what a program consists of."""
-    found = instructions(call, shapes, dtype)
-    return Counter("host" if one.custom_call_target == "ipu_host_kernel" else one.opcode for one in found)
+    """Returns the number of instructions of each kind in a program."""
+    all_instructions = instructions(call, shapes, dtype)
+    return Counter(
+        "host" if instruction.custom_call_target == "ipu_host_kernel" else instruction.opcode
+        for instruction in all_instructions
+    )
 
 
 def gradients(layer: Callable[..., Any]) -> Callable[..., Any]:
@@ -221,36 +224,40 @@ FEATURES = [[32], [32]]
     ],
 )
 def test_what_computes_a_layer_is_what_was_measured_to_be_fast(call, shapes, dtype, calls, convolutions, products):
-    found = opcodes(call, shapes, dtype)
-    assert (found["host"], found["convolution"], found["dot"]) == (calls, convolutions, products)
+    counts = opcodes(call, shapes, dtype)
+    assert (counts["host"], counts["convolution"], counts["dot"]) == (calls, convolutions, products)
 
 
-# Stages of pipelines, and functions, are traced outside of the loop that they run in. There XLA took 40 times as long.
+# Stages of pipelines, and functions, are traced outside the loop that contains them. XLA took 40 times as long there.
 def test_gradients_that_are_xlas_have_its_fast_order_of_dimensions_wherever_they_are_traced():
     convolutions = [
-        one
+        instruction
         for call in (CONVOLUTION, in_loop(CONVOLUTION))
-        for one in instructions(call, SMALL, tf.float32)
-        if one.opcode == "convolution"
+        for instruction in instructions(call, SMALL, tf.float32)
+        if instruction.opcode == "convolution"
     ]
     assert len(convolutions) == 6
-    for one in convolutions:
-        order = one.convolution_dimension_numbers
+    for instruction in convolutions:
+        order = instruction.convolution_dimension_numbers
         assert (order.input_batch_dimension, order.input_feature_dimension) == (0, 3)
         assert (order.kernel_input_feature_dimension, order.kernel_output_feature_dimension) == (2, 3)
         assert (order.output_batch_dimension, order.output_feature_dimension) == (0, 3)
 
 
-# oneDNN has no code of its own for gradients of float16's filters: a step of a small layer took 257 ms in place of 5.
+# oneDNN has no code for gradients of float16 filters: a step of a small layer took 257 ms instead of 5.
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
 def test_layers_of_half_precision_are_by_kernels_of_the_host_in_float32_unless_one_dnn_knows_the_type(dtype):
-    known = bool(_host_kernels.native.ipu_one_dnn_computes(dtype.as_datatype_enum))
-    assert not (known and dtype == tf.float16)
+    is_supported = bool(_host_kernels.native.ipu_one_dnn_computes(dtype.as_datatype_enum))
+    assert not (is_supported and dtype == tf.float16)
     for call in (CONVOLUTION, in_loop(CONVOLUTION)):
-        found = instructions(call, PLAIN, dtype)
-        types = [one.shape.element_type for one in found if one.custom_call_target == "ipu_host_kernel"]
-        assert types == [16 if known else 11] * 3  # BF16 and F32 of `xla_data.proto`.
-        assert not any(one.opcode == "convolution" for one in found)
+        all_instructions = instructions(call, PLAIN, dtype)
+        types = [
+            instruction.shape.element_type
+            for instruction in all_instructions
+            if instruction.custom_call_target == "ipu_host_kernel"
+        ]
+        assert types == [16 if is_supported else 11] * 3  # BF16 and F32 of `xla_data.proto`.
+        assert not any(instruction.opcode == "convolution" for instruction in all_instructions)
 
 
 def depthwise(images: Any, weights: Any) -> Any:
@@ -291,12 +298,12 @@ def half_of(*shapes: list[int]) -> list[tf.Tensor]:
 def test_layers_of_float16_give_the_numbers_of_float32_rounded(strategy, call, values):
     got = tf.nest.flatten(strategy.run(tf.function(call, jit_compile=True), tuple(values)))
     want = tf.nest.flatten(call(*[tf.cast(value, tf.float32) for value in values]))
-    for mine, theirs in zip(got, want, strict=True):
-        scale = float(tf.reduce_max(tf.abs(theirs)))
-        np.testing.assert_allclose(tf.cast(mine, tf.float32), theirs, rtol=2e-3, atol=2e-3 * scale)
+    for actual, expected in zip(got, want, strict=True):
+        scale = float(tf.reduce_max(tf.abs(expected)))
+        np.testing.assert_allclose(tf.cast(actual, tf.float32), expected, rtol=2e-3, atol=2e-3 * scale)
 
 
-# The type of the operands was taken for that of the result.
+# The type of the operands was taken for the type of the result.
 def test_numbers_drawn_by_counts_of_float16_are_those_of_plain_tensorflow(strategy):
     def draw(counts: Any, logits: Any) -> Any:
         binomial = tf.random.stateless_binomial([100], [1, 2], counts, counts / 20, output_dtype=tf.float16)
@@ -309,6 +316,6 @@ def test_numbers_drawn_by_counts_of_float16_are_those_of_plain_tensorflow(strate
 
 def test_a_block_has_kernels_of_the_host_wherever_there_are_some():
     with _host_kernels.wherever_known():
-        found = opcodes(CONVOLUTION, POINTWISE, tf.float32)
-    assert (found["host"], found["dot"]) == (3, 0)
+        counts = opcodes(CONVOLUTION, POINTWISE, tf.float32)
+    assert (counts["host"], counts["dot"]) == (3, 0)
     assert opcodes(CONVOLUTION, POINTWISE, tf.float32)["host"] == 0

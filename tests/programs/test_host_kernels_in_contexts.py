@@ -1,4 +1,4 @@
-"""Every kernel of the host in a branch, a loop, a slice at its value, a mapped function: the numbers of TensorFlow alone."""
+"""Every host kernel in a branch, a loop, a slice and a mapped function: results equal TensorFlow's."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def typed(value: Any, like: tf.Tensor) -> tf.Tensor:
 
 
 def of(op: str, *names: str, **arguments: Any) -> Kernel:
-    """Calls an operation of the first argument that is not given; arrays of float32 get the type of the input."""
+    """Calls an operation with its missing argument first; float32 arrays are cast to the input's type."""
 
     def call(x: Any) -> Any:
-        given = {
+        options = {
             name: typed(value, x) if getattr(value, "dtype", None) == np.float32 and value.ndim > 1 else value
             for name, value in arguments.items()
         }
-        result = getattr(RAW, op)(**dict.fromkeys(names, x), **given)
+        result = getattr(RAW, op)(**dict.fromkeys(names, x), **options)
         return result[0] if isinstance(result, tuple) else result
 
     return call
@@ -72,22 +72,22 @@ BY_KEY = {
 
 
 def drawn(op: str, **arguments: Any) -> Kernel:
-    """Draws by the seed that the input gives; an operation of the second kind has it as key and counter."""
+    """Draws with a seed from the input. An operation of the second kind gets it as key and counter."""
 
     def call(x: Any) -> Any:
         seed = SEED + tf.cast(tf.reshape(x, [-1])[:2] * 100, tf.int32)
         if op not in BY_KEY:
             return getattr(RAW, op)(seed=seed, **arguments)
         key, counter = RAW.StatelessRandomGetKeyCounter(seed=seed)
-        given = {"alg": 1, **({} if op == "StatelessShuffle" else {"shape": [2, 3]}), **arguments}
-        return getattr(RAW, op)(key=key, counter=counter, **given)
+        options = {"alg": 1, **({} if op == "StatelessShuffle" else {"shape": [2, 3]}), **arguments}
+        return getattr(RAW, op)(key=key, counter=counter, **options)
 
     return call
 
 
 UNIFORM_INT = {"minval": np.int32(-9), "maxval": np.int32(9)}
-# An operation that a kernel of the host computes, and its input.
-# Of an LSTM of 3 units: the kernel, the states, no mask.
+# An operation that a host kernel computes, and its input.
+# The arguments of an LSTM of 3 units: the kernel, the states, no mask.
 STEPS = [array(9, 12), array(2, 3), [array(2, 3)], []]
 STEPS_GRADIENT = [array(2, 4, 3), array(2, 4, 15), array(2, 4, 3), [array(2, 3)]]
 
@@ -183,13 +183,13 @@ KERNELS: dict[str, tuple[Kernel, np.ndarray]] = {
     "StatelessTruncatedNormalV2": (drawn("StatelessTruncatedNormalV2"), FEATURES),
     "TopKV2": (of("TopKV2", "input", k=3), FEATURES),
 }
-# Which those with key and counter call.
+# The operations with key and counter call these.
 CALLED = {"StatelessRandomGetAlg", "StatelessRandomGetKeyCounter"}
 
-# Sums of products, which are no kernels of TensorFlow.
+# These sums of products are not kernels of TensorFlow.
 SUMS = {"Mean", "Sum"}
 
-# Those that `tf.vectorized_map` calls in a loop, as `tf.map_fn` does.
+# `tf.vectorized_map` calls these in a loop, as `tf.map_fn` does.
 WITHOUT_CONVERTER = {
     "Conv2DBackpropFilter",
     "Conv3D",
@@ -209,7 +209,7 @@ WITHOUT_CONVERTER = {
     "StatelessRandomPoisson",
     *BY_KEY,
 }
-# Those that TensorFlow has no kernel of float16 for.
+# TensorFlow has no float16 kernel for these operations.
 WITHOUT_HALF = {
     "FusedBatchNorm",
     "FusedBatchNormGrad",
@@ -225,7 +225,7 @@ Every = Callable[[Tensors], Tensors]
 
 
 def places_of(values: Tensors, offset: Any = 0) -> Tensors:
-    """Numbers that depend on the values, each below 4: the place of the maximum, which rounding does not move."""
+    """Returns integers below 4 that depend on the values: the place of the maximum, which rounding does not move."""
     flat = {name: tf.reshape(tf.cast(value, tf.float32), [-1]) for name, value in values.items()}
     return {name: tf.math.floormod(tf.argmax(value, output_type=tf.int32), 4) + offset for name, value in flat.items()}
 
@@ -272,7 +272,7 @@ def vectorized(every: Every, inputs: Tensors) -> Any:
     stacked = {name: tf.stack([x, 2 * x]) for name, x in inputs.items()}
     values = tf.vectorized_map(every, stacked)
     some = {name: values[name] for name in ("MaxPool", "StatelessRandomNormal", "TopKV2")}
-    places = [places_of({name: value[at] for name, value in some.items()}) for at in range(2)]
+    places = [places_of({name: value[row] for name, value in some.items()}) for row in range(2)]
     return values, tf.vectorized_map(slices_at, tf.nest.map_structure(lambda *both: tf.stack(both), *places))
 
 
@@ -297,22 +297,28 @@ def in_a_function_that_is_called(every: Every, inputs: Tensors) -> Any:
 
     starts, moved = places(inputs, inputs["Conv2D"])
     barred = dict(zip(starts, tf.tuple(list(starts.values())), strict=True))
-    return slices_at(starts), {name: tf.slice(TABLE, tf.stack([at, 0]), [2, 4]) for name, at in barred.items()}, moved
+    return (
+        slices_at(starts),
+        {name: tf.slice(TABLE, tf.stack([start, 0]), [2, 4]) for name, start in barred.items()},
+        moved,
+    )
 
 
 CONTEXTS = [in_branch, in_case, in_loop, mapped, vectorized, under_a_tape, in_a_function_that_is_called]
 
 
-def assert_near(found: Any, wanted: Any, tolerance: float, name: str = "") -> None:
-    if isinstance(found, dict):
-        for key, value in found.items():
-            assert_near(value, wanted[key], tolerance, key)
-    elif isinstance(found, (list, tuple)):
-        for one, other in zip(found, wanted, strict=True):
-            assert_near(one, other, tolerance, name)
+def assert_near(actual: Any, expected: Any, tolerance: float, name: str = "") -> None:
+    if isinstance(actual, dict):
+        for key, value in actual.items():
+            assert_near(value, expected[key], tolerance, key)
+    elif isinstance(actual, (list, tuple)):
+        for actual_value, expected_value in zip(actual, expected, strict=True):
+            assert_near(actual_value, expected_value, tolerance, name)
     else:
-        one, other = (np.asarray(tf.cast(value, tf.float32)) for value in (found, wanted))
-        np.testing.assert_allclose(one, other, tolerance, tolerance * np.max(np.abs(other), initial=1), err_msg=name)
+        actual_value, expected_value = (np.asarray(tf.cast(value, tf.float32)) for value in (actual, expected))
+        np.testing.assert_allclose(
+            actual_value, expected_value, tolerance, tolerance * np.max(np.abs(expected_value), initial=1), err_msg=name
+        )
 
 
 def every(inputs: Tensors) -> Tensors:
@@ -320,7 +326,7 @@ def every(inputs: Tensors) -> Tensors:
 
 
 def calls() -> Counter[str]:
-    """How often each kernel of the host was called so far."""
+    """Returns the number of calls of each host kernel so far."""
     prefix = "HostKernelCalls:"
     names = [name for name in ipu.counter_names() if name.startswith(prefix)]
     return Counter({name.removeprefix(prefix): ipu.counter_value(name) or 0 for name in names})
@@ -330,20 +336,22 @@ def test_all_kernels_of_the_host_are_here():
     assert set(KERNELS) | CALLED | SUMS == set(_host_kernels._LAYERS)
 
 
-# A value of a custom call as the place of a slice: "Dynamic inferencing on custom call"; as an element of what a function
-# of two arguments returns, it ended the process.
+# A value of a custom call as the place of a slice failed with "Dynamic inferencing on custom call". As an element of
+# the result of a function of two arguments, it ended the process.
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_kernels_of_the_host_have_the_numbers_of_tensorflow_wherever_they_are(context, strategy):
     names = set(KERNELS) - (WITHOUT_CONVERTER if context is vectorized else set())
     inputs = {name: tf.constant(KERNELS[name][1]) for name in sorted(names)}
-    with strategy.scope():  # Of an argument, XLA would take the value of one run for a constant.
+    with strategy.scope():  # XLA would treat the value of an argument in one run as a constant.
         elements = iter(tf.data.Dataset.from_tensors(inputs))
-    before = calls()
+    calls_before = calls()
     with _host_kernels.wherever_known():
-        found = strategy.run(tf.function(lambda one: context(every, next(one)), jit_compile=True), (elements,))
-    wanted = tf.function(lambda inputs: context(every, inputs))(inputs)
-    assert_near(found, wanted, 1e-5)
-    assert names <= {name for name, count in calls().items() if count > before[name]}
+        actual = strategy.run(
+            tf.function(lambda iterator: context(every, next(iterator)), jit_compile=True), (elements,)
+        )
+    expected = tf.function(lambda inputs: context(every, inputs))(inputs)
+    assert_near(actual, expected, 1e-5)
+    assert names <= {name for name, count in calls().items() if count > calls_before[name]}
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.float32])
@@ -359,24 +367,26 @@ def test_kernels_of_the_host_have_the_numbers_of_tensorflow_on_replicas(dtype, r
     @tf.function(jit_compile=True)
     def program(inputs: Tensors) -> Any:
         scale = ipu.ops.replication_ops.replication_index() + 1
-        found = values(inputs, scale)
-        queue.enqueue({name: tf.cast(value, tf.float32) for name, value in found.items()})
-        slices = slices_at(places_of(found))
+        actual = values(inputs, scale)
+        queue.enqueue({name: tf.cast(value, tf.float32) for name, value in actual.items()})
+        slices = slices_at(places_of(actual))
         return {name: ipu.ops.cross_replica_ops.cross_replica_sum(value) for name, value in slices.items()}
 
     queue = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
     with _host_kernels.wherever_known():
         sums = strategy.run(program, (inputs,))
-    found = queue.dequeue()
-    wanted = [tf.function(values)(inputs, scale) for scale in (1, 2)]
-    for at in range(2):
-        each = {name: value[at] for name, value in found.items()}
-        assert_near(each, wanted[at], 1e-5 if dtype == tf.float32 else 2e-2)
-    first, second = (slices_at(places_of({name: value[at] for name, value in found.items()})) for at in range(2))
+    actual = queue.dequeue()
+    expected = [tf.function(values)(inputs, scale) for scale in (1, 2)]
+    for replica in range(2):
+        of_replica = {name: value[replica] for name, value in actual.items()}
+        assert_near(of_replica, expected[replica], 1e-5 if dtype == tf.float32 else 2e-2)
+    first, second = (
+        slices_at(places_of({name: value[replica] for name, value in actual.items()})) for replica in range(2)
+    )
     assert_near(sums, {name: first[name] + second[name] for name in first}, 0)
 
 
-# The order of an axis, sorted while the program is compiled: "must be a compile-time constant".
+# The order of an axis, sorted during compilation, failed with "must be a compile-time constant".
 def test_what_xla_computes_while_it_compiles_may_make_up_shapes(strategy):
     def program(x: Any) -> Any:
         back = tf.argsort([2, 0, 1])
@@ -388,9 +398,9 @@ def test_what_xla_computes_while_it_compiles_may_make_up_shapes(strategy):
         return tf.transpose(x, back), shaped, filled, x[lengths[700] :]
 
     x = tf.constant(array(2, 3, 4))
-    found = strategy.run(tf.function(program, jit_compile=True), (x,))
-    for one, other in zip(found, program(x), strict=True):
-        np.testing.assert_array_equal(one, other)
+    results = strategy.run(tf.function(program, jit_compile=True), (x,))
+    for actual, expected in zip(results, program(x), strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_checks_of_constants_still_end_the_run(strategy):

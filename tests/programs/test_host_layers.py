@@ -1,4 +1,4 @@
-"""Layers that kernels of the host compute inside of programs."""
+"""Layers that host kernels compute in programs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def convolution(**options: Any) -> Callable[..., Any]:
 
 
 def batch_norm(**options: Any) -> Callable[..., Any]:
-    """All that a fused batch normalization gives, as a row."""
+    """Returns all results of a fused batch normalization, as a row."""
 
     def call(x: Any, scale: Any, offset: Any) -> Any:
         moving = {"mean": tf.abs(offset), "variance": tf.abs(scale)}
         every = tf.raw_ops.FusedBatchNormV3(x=x, scale=scale, offset=offset, **moving, **options)  # pyright: ignore[reportAttributeAccessIssue]
-        return tf.concat([tf.reshape(tf.cast(one, tf.float32), [-1]) for one in every[:3]], 0)
+        return tf.concat([tf.reshape(tf.cast(result, tf.float32), [-1]) for result in every[:3]], 0)
 
     return call
 
@@ -43,7 +43,7 @@ def pooling(pool: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
     return lambda x: pool(x, *arguments)
 
 
-# A layer: what computes it, and what of.
+# A layer: its function and its inputs.
 LAYERS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "conv1d": (convolution(padding="SAME"), [IMAGES[:, 0], of_filter(3, 4, 5)]),
     "conv2d": (convolution(padding="SAME"), [IMAGES, of_filter(3, 2, 4, 5)]),
@@ -72,7 +72,8 @@ LAYERS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "segments": (lambda x: tf.math.unsorted_segment_sum(x, [1, 0, 2, 1], 3), [IMAGES]),
     "embedding": (lambda table: tf.gather(table, [[3, 0, 3], [12, 5, 3]]), [IMAGES[0, :, :, 0]]),
     "batch normalization": (
-        # By weights, small ones: the gradient of a mere sum is zero, and the sine of a large one says little.
+        # The gradient of a plain sum would be zero. The weights are small, because the sine of a large sum tests
+        # little.
         lambda x, scale, offset: (
             0.1 * IMAGES[::-1] * tf.compat.v1.nn.fused_batch_norm(x, scale, offset, is_training=True)[0]
         ),
@@ -82,7 +83,7 @@ LAYERS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "batch normalization by constants": (batch_norm(is_training=False), [IMAGES, of_filter(4), of_filter(4)]),
     "batch normalization 3d": (batch_norm(data_format="NDHWC"), [VOLUMES, of_filter(3), of_filter(3)]),
     "sort": (lambda x: tf.sort(x, axis=-1) * tf.range(4.0), [IMAGES]),
-    # Large enough for oneDNN.
+    # The layer is large enough for oneDNN.
     "large conv2d": (convolution(padding="SAME", strides=2), [LARGE, of_filter(3, 3, 8, 8)]),
     "large depthwise": (
         lambda x, w: tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"),
@@ -99,7 +100,7 @@ LAYERS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
 
 
 def results(call: Callable[..., Any], values: list[Any]) -> list[Any]:
-    """What the layer gives, and its gradients."""
+    """Returns the results of the layer and its gradients."""
     with tf.GradientTape() as tape:
         tape.watch(values)
         result = call(*values)
@@ -108,25 +109,27 @@ def results(call: Callable[..., Any], values: list[Any]) -> list[Any]:
 
 
 def second(call: Callable[..., Any], values: list[Any]) -> list[Any]:
-    """The gradients of a function of the layer's gradients."""
+    """Returns the gradients of a function of the layer's gradients."""
     with tf.GradientTape() as tape:
         tape.watch(values)
         loss = tf.add_n([tf.reduce_sum(tf.sin(gradient)) for gradient in results(call, values)[1:]])
     return tape.gradient(loss, values)
 
 
-def assert_near(actual: list[Any], wanted: list[Any], tolerance: float = 1e-5, name: str = "") -> None:
-    for one, other in zip(actual, wanted, strict=True):
-        np.testing.assert_allclose(one, other, tolerance, tolerance * np.max(np.abs(other)), err_msg=name)
+def assert_near(actual: list[Any], expected: list[Any], tolerance: float = 1e-5, name: str = "") -> None:
+    for actual_value, expected_value in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(
+            actual_value, expected_value, tolerance, tolerance * np.max(np.abs(expected_value)), err_msg=name
+        )
 
 
 def inputs_of(names: Sequence[str]) -> dict[str, list[tf.Tensor]]:
     return {name: [tf.constant(array) for array in LAYERS[name][1]] for name in names}
 
 
-def in_loop(call: Callable[..., Any], given: Any, inputs: Any) -> Any:
-    """What `call(inputs)` gives in a loop; `given` is what it gives outside."""
-    inside = tf.nest.map_structure(tf.zeros_like, given)
+def in_loop(call: Callable[..., Any], outside: Any, inputs: Any) -> Any:
+    """Returns the results of `call(inputs)` in a loop; `outside` is the result outside of one."""
+    inside = tf.nest.map_structure(tf.zeros_like, outside)
     for _ in tf.range(2):
         inside = call(inputs)
     return inside
@@ -134,7 +137,7 @@ def in_loop(call: Callable[..., Any], given: Any, inputs: Any) -> Any:
 
 @pytest.fixture
 def wherever_known() -> Iterator[None]:
-    """Small layers too are computed by kernels of the host, which XLA is faster in."""
+    """Uses host kernels also for small layers, which XLA computes faster."""
     with _host_kernels.wherever_known():
         yield
 
@@ -152,11 +155,11 @@ def test_layers_and_their_gradients_equal_those_of_tensorflow_without_xla(everyw
         return once, in_loop(every, once, inputs)
 
     with _host_kernels.wherever_known() if everywhere else contextlib.nullcontext():
-        found = strategy.run(program, (inputs,))
-    wanted = tf.function(every)(inputs)
+        actual = strategy.run(program, (inputs,))
+    expected = tf.function(every)(inputs)
     for name in inputs:
-        for one in found:
-            assert_near(one[name], wanted[name], name=name)
+        for row in actual:
+            assert_near(row[name], expected[name], name=name)
 
 
 @pytest.mark.usefixtures("wherever_known")
@@ -168,17 +171,17 @@ def test_second_derivatives_equal_those_of_tensorflow_without_xla(strategy):
     def every(inputs: Any) -> Any:
         return {name: second(LAYERS[name][0], values) for name, values in inputs.items()}
 
-    found = strategy.run(tf.function(lambda inputs: in_loop(every, inputs, inputs), jit_compile=True), (inputs,))
-    wanted = tf.function(every)(inputs)
+    actual = strategy.run(tf.function(lambda inputs: in_loop(every, inputs, inputs), jit_compile=True), (inputs,))
+    expected = tf.function(every)(inputs)
     for name in inputs:
-        assert_near(found[name], wanted[name], 1e-4, name)
+        assert_near(actual[name], expected[name], 1e-4, name)
 
 
 @pytest.mark.usefixtures("wherever_known")
 def test_gradients_of_a_layer_in_a_function_equal_those_of_tensorflow_without_xla(strategy):
     inner, inputs = tf.function(LAYERS["conv2d"][0]), inputs_of(["conv2d"])["conv2d"]
-    found = strategy.run(tf.function(lambda *values: results(inner, list(values)), jit_compile=True), inputs)
-    assert_near(found, results(inner, inputs))
+    actual = strategy.run(tf.function(lambda *values: results(inner, list(values)), jit_compile=True), inputs)
+    assert_near(actual, results(inner, inputs))
 
 
 def test_gradient_that_only_the_host_has_is_refused_where_it_has_none_to_compute():
@@ -189,7 +192,7 @@ def test_gradient_that_only_the_host_has_is_refused_where_it_has_none_to_compute
             loss = tf.reduce_sum(tf.image.resize(x, [20, 7], "nearest") ** 2)
         return tape.gradient(loss, x)
 
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`host_kernels` left on"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="do not switch off the strategy's `host_kernels`"):
         ipu.IPUStrategy(host_kernels=False).run(program, (tf.constant(IMAGES),))
 
 
@@ -203,19 +206,19 @@ def test_gradients_on_replicas_equal_those_of_tensorflow_without_xla(replicas):
         return tf.nn.max_pool(call(images, weights), 2, 1, "SAME")
 
     def of_weights(images: Any) -> list[Any]:
-        """The gradients of the weights, first and second."""
+        """Returns the first and second gradients of the weights."""
         return [results(layer, [images, weights])[2], second(call, [images, weights])[1]]
 
     @tf.function(jit_compile=True)
     def program(images: Any) -> Any:
         scale = tf.cast(1 + ipu.ops.replication_ops.replication_index(), tf.float32)
-        return [ipu.ops.cross_replica_ops.cross_replica_sum(one) for one in of_weights(scale * images)]
+        return [ipu.ops.cross_replica_ops.cross_replica_sum(gradient) for gradient in of_weights(scale * images)]
 
-    plain = tf.function(of_weights)
-    first, behind = zip(*(plain(scale * images) for scale in (1.0, 2.0, 3.0, 4.0)), strict=True)
-    found = strategy.run(program, (images,))
-    assert_near(found[:1], [tf.add_n(first)])
-    assert_near(found[1:], [tf.add_n(behind)], 1e-4)
+    on_host = tf.function(of_weights)
+    first, second_gradients = zip(*(on_host(scale * images) for scale in (1.0, 2.0, 3.0, 4.0)), strict=True)
+    actual = strategy.run(program, (images,))
+    assert_near(actual[:1], [tf.add_n(first)])
+    assert_near(actual[1:], [tf.add_n(second_gradients)], 1e-4)
 
 
 @pytest.mark.usefixtures("wherever_known")
@@ -234,13 +237,13 @@ def test_gradients_that_no_kernel_of_the_host_knows_are_those_of_xla(strategy):
         once = every(inputs)
         return once, in_loop(every, once, inputs)
 
-    wanted = tf.function(every, jit_compile=True)(inputs)
-    for found in strategy.run(program, (inputs,)):
+    expected = tf.function(every, jit_compile=True)(inputs)
+    for actual in strategy.run(program, (inputs,)):
         for name in layers:
-            assert_near(found[name], wanted[name], 1e-4, name)
+            assert_near(actual[name], expected[name], 1e-4, name)
 
 
-@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64], ids=lambda one: one.name)
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64], ids=lambda dtype: dtype.name)
 def test_types_other_than_float32_are_computed_as_without_xla(dtype, strategy):
     call, arrays = LAYERS["conv2d"]
 
@@ -253,11 +256,11 @@ def test_types_other_than_float32_are_computed_as_without_xla(dtype, strategy):
     for layer, arrays in cases:
         values = [tf.constant(array) for array in arrays]
         with _host_kernels.wherever_known() if layer is not narrow else contextlib.nullcontext():
-            found = strategy.run(tf.function(layer, jit_compile=True), values)
-        assert_near([found], [tf.function(layer)(*values)], 1e-5 if dtype is tf.float64 else 2e-2)
+            actual = strategy.run(tf.function(layer, jit_compile=True), values)
+        assert_near([actual], [tf.function(layer)(*values)], 1e-5 if dtype is tf.float64 else 2e-2)
 
 
-# XLA:CPU ran the gradients of convolutions in loops by its slowest code.
+# XLA:CPU computed the gradients of convolutions in loops by its slowest code.
 @pytest.mark.parametrize("switch", [None, "0"])
 def test_programs_call_kernels_of_the_host_unless_these_are_switched_off(switch, compiled_text, monkeypatch):
     monkeypatch.delenv("TENSORFLOW_IPU_HOST_KERNELS", raising=False)
@@ -277,7 +280,7 @@ def test_programs_call_kernels_of_the_host_unless_these_are_switched_off(switch,
         return text.count('custom_call_target="ipu_host_kernel"')
 
     values = (tf.ones([9, 64, 64, 3]), tf.ones([3, 3, 3, 4]))
-    # The size of the batch is known when the program is compiled, and not before.
+    # The batch size is known only when the program is compiled.
     signature = [tf.TensorSpec([None, 64, 64, 3]), tf.TensorSpec([3, 3, 3, 4])]
     program = tf.function(train, jit_compile=True, input_signature=signature)
     assert calls(compiled_text(ipu.IPUStrategy(), program, *values)) == (0 if switch == "0" else 3)

@@ -1,4 +1,4 @@
-"""Signals while a program runs: a handler may raise anywhere in a run, and leaves all fit for more."""
+"""Signals while a program runs: a handler may raise anywhere in a run, and later runs still work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ExpiredError(Exception):
 
 
 def raised_at(place: int) -> Any:
-    """What `sys.setprofile` takes to raise at such a place of the code that runs programs: where Python calls handlers."""
+    """Returns a function for `sys.setprofile` that raises at one place where Python may call handlers during a run."""
     places = itertools.count()
     folder = str(Path(sys.modules[Program.__module__].__file__ or "").parent)
 
@@ -34,20 +34,20 @@ def raised_at(place: int) -> Any:
     return profile
 
 
-# A handler raised between the count of a run and its `try`, and from then on each configuration waited for that run.
+# A handler raised between the count of a run and its `try`. Then every configuration waited for that run.
 def test_a_handler_may_raise_anywhere_in_a_run(strategy, replicas):
-    one = tf.constant(1)
+    scalar = tf.constant(1)
     program = tf.function(lambda x: x + 1, jit_compile=True)
-    strategy.run(program, (one,))
+    strategy.run(program, (scalar,))
     place = 0
     gc.collect()
-    gc.disable()  # What is raised in the collector goes nowhere, and its callbacks are code of that folder too.
+    gc.disable()  # Errors in the garbage collector are lost, and its callbacks are code of that folder too.
     try:
         for place in itertools.count():
             sys.setprofile(raised_at(place))
             try:
-                strategy.run(program, (one,))
-                break  # There are no further places.
+                strategy.run(program, (scalar,))
+                break  # All places are covered.
             except ExpiredError:
                 pass
             finally:
@@ -55,7 +55,7 @@ def test_a_handler_may_raise_anywhere_in_a_run(strategy, replicas):
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
             assert signal.set_wakeup_fd(-1) == -1
             assert active_runs.wait_until_idle(DEADLINE)
-            assert int(strategy.run(program, (one,))) == 2
+            assert int(strategy.run(program, (scalar,))) == 2
     finally:
         gc.enable()
     assert place > 10

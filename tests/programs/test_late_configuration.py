@@ -1,4 +1,4 @@
-"""A graph that is built before the system is configured runs on what is configured by then, by its connection too."""
+"""A graph that is built before the system is configured uses the configuration and the connection of the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensorflow_ipu.ops import replication_ops
 
 v1 = tf.compat.v1
 
-# TensorFlow's, of any initializable iterator in a graph.
+# TensorFlow warns of any initializable iterator in a graph.
 pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
 
 RATE = 0.25
@@ -27,12 +27,12 @@ Y = np.arange(48, dtype=np.float32) % 5 / 5
 
 @pytest.fixture
 def graph() -> Iterator[tf.Graph]:
-    """An empty graph that is being built."""
+    """Yields an empty graph that is being built."""
     with tf.Graph().as_default() as graph:
         yield graph
 
 
-def one() -> Any:
+def one_example() -> Any:
     return v1.get_variable("w", [], initializer=v1.ones_initializer())
 
 
@@ -45,11 +45,11 @@ def error(x: Any, w: Any, y: Any) -> Any:
 
 
 def repeated(optimizer: Any, steps: int) -> Callable[[Any, Any], Any]:
-    """A loop of so many steps, each of one example a replica."""
+    """Returns a loop of `steps` steps. Each step takes one example per replica."""
 
     def build(infeed: Any, outfeed: Any) -> Any:
         def body(x: Any, y: Any) -> Any:
-            loss = error(x, one(), y)
+            loss = error(x, one_example(), y)
             with tf.control_dependencies([optimizer().minimize(loss)]):
                 return outfeed.enqueue(loss)
 
@@ -59,11 +59,11 @@ def repeated(optimizer: Any, steps: int) -> Callable[[Any, Any], Any]:
 
 
 def sharded(infeed: Any, outfeed: Any) -> Any:
-    """Three steps with the weight on one IPU and the loss on another."""
+    """Returns three steps with the weight on one IPU and the loss on another."""
 
     def body(x: Any, y: Any) -> Any:
         with scopes.ipu_shard(0):
-            w = one()
+            w = one_example()
         with scopes.ipu_shard(1):
             loss = error(x, w, y)
         with tf.control_dependencies([optimizers.CrossReplicaOptimizer(descent()).minimize(loss)]):
@@ -73,9 +73,9 @@ def sharded(infeed: Any, outfeed: Any) -> Any:
 
 
 def pipelined(infeed: Any, outfeed: Any) -> Any:
-    """Three steps of four micro-batches each, through two stages."""
+    """Returns three steps of four micro-batches each, through two stages."""
     return pipelining.pipeline(
-        [lambda x, y: (x * one(), y), lambda z, y: tf.square(z - y)],
+        [lambda x, y: (x * one_example(), y), lambda z, y: tf.square(z - y)],
         gradient_accumulation_count=4,
         repeat_count=3,
         infeed_queue=infeed,
@@ -89,7 +89,7 @@ def pipelined(infeed: Any, outfeed: Any) -> Any:
 
 
 def losses_and_weight(steps: int, examples: int) -> tuple[np.ndarray, float]:
-    """What plain gradient descent finds, on the means of so many examples a step."""
+    """Returns the results of plain gradient descent on the means of `examples` examples per step."""
     w = np.float32(1)
     losses = []
     for x, y in zip(X[: steps * examples].reshape(steps, -1), Y[: steps * examples].reshape(steps, -1), strict=True):
@@ -98,7 +98,7 @@ def losses_and_weight(steps: int, examples: int) -> tuple[np.ndarray, float]:
     return np.stack(losses), float(w)
 
 
-# The programs, the steps they take, the micro-batches of a step, and the IPUs of a replica.
+# The programs, their steps, the micro-batches of a step, and the IPUs of a replica.
 PROGRAMS = {
     "mean": (repeated(lambda: optimizers.CrossReplicaOptimizer(descent()), 3), 3, 1, 1),
     "accumulated": (
@@ -129,9 +129,9 @@ def test_one_graph_trains_on_one_system_after_another(name, graph, replicas):
         with v1.Session() as session:
             session.run([v1.global_variables_initializer(), start])
             session.run(run)
-            found = session.run(tf.nest.flatten(rows)[0])
-            assert found.shape == (steps * micro_batches, *([count] if count > 1 else []))
-            np.testing.assert_allclose(found.reshape(losses.shape), losses, rtol=1e-4, atol=1e-6)
+            dequeued = session.run(tf.nest.flatten(rows)[0])
+            assert dequeued.shape == (steps * micro_batches, *([count] if count > 1 else []))
+            np.testing.assert_allclose(dequeued.reshape(losses.shape), losses, rtol=1e-4, atol=1e-6)
             assert session.run(weight) == pytest.approx(trained, rel=1e-5)
             session.run(stop)
     if needed > 1:
@@ -208,9 +208,9 @@ def test_gradient_through_a_run_of_a_graph_or_function_is_one_replicas_alone(rep
 
 def test_device_of_a_graph_is_configured_later(graph, replicas):
     with scopes.ipu_scope("/device:IPU:1"):
-        (result,) = compiler.compile(lambda: one() + 1)
+        (result,) = compiler.compile(lambda: one_example() + 1)
     with v1.Session() as session:
-        session.run(v1.global_variables_initializer())  # A variable may be made before.
+        session.run(v1.global_variables_initializer())  # A variable may be created before.
         with pytest.raises(tf.errors.OpError, match=r"/device:IPU:1"):
             session.run(result)
         replicas(1, 2)
@@ -230,7 +230,7 @@ def program(variable: Any, x: Any) -> Any:
 def test_connection_says_whether_a_program_runs(wrap, strategy, configure):
     with strategy.scope():
         variable = tf.Variable(1.0)
-    # A graph is traced before anything is configured: it heeds the connection that there is when it runs.
+    # The graph is traced before a system is configured. It uses the connection at the time of the run.
     run = wrap(lambda: strategy.run(program, (variable, tf.constant(2.0))))
     assert run()["sum"].numpy() == 5
     configure(device_connection__type=DeviceConnectionType.PRE_COMPILE, **IPU2)
@@ -253,10 +253,10 @@ def test_connection_says_whether_a_program_runs(wrap, strategy, configure):
 
 def test_a_device_that_compiles_only_asks_for_shapes_that_are_known(strategy, configure):
     spec = [tf.TensorSpec([None], tf.float32)]
-    held = tf.function(lambda x: strategy.run(tf.function(lambda x: x + 1), (x,)), input_signature=spec)
+    outer = tf.function(lambda x: strategy.run(tf.function(lambda x: x + 1), (x,)), input_signature=spec)
     configure(device_connection__type=DeviceConnectionType.PRE_COMPILE, **IPU2)
-    with pytest.raises(tf.errors.FailedPreconditionError, match=r"Result 0 .* no shape .* `tf.ensure_shape`"):
-        held(tf.ones([2]))
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"Result 0 .* not known .* `tf.ensure_shape`"):
+        outer(tf.ones([2]))
 
 
 def test_a_function_that_a_program_calls_is_traced_for_each_number_of_ipus(strategy, configure):
@@ -268,13 +268,13 @@ def test_a_function_that_a_program_calls_is_traced_for_each_number_of_ipus(strat
         context = tf.distribute.get_replica_context()
         return context.all_reduce("SUM", x) if context is not None else x
 
-    assert inner(tf.constant(2.0)).numpy() == 2  # What is traced for the host is not the program's.
+    assert inner(tf.constant(2.0)).numpy() == 2  # Operations that are traced for the host are not part of the program.
     outer = tf.function(lambda x: inner(x), jit_compile=True)
-    found = [strategy.run(outer, (tf.constant(2.0),)).numpy()]
+    results = [strategy.run(outer, (tf.constant(2.0),)).numpy()]
     for ipus in (2, 4, 2, 1):
         configure(ipus)
-        found.append(strategy.run(outer, (tf.constant(2.0),)).numpy())
-    assert found == [2, 4, 8, 4, 2]
+        results.append(strategy.run(outer, (tf.constant(2.0),)).numpy())
+    assert results == [2, 4, 8, 4, 2]
     assert len(traces) == 4, "once for the host, and once for each number"
 
 

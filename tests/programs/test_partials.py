@@ -1,4 +1,4 @@
-"""Products and convolutions of float16 with the partial sums that are asked for, bit for bit as NumPy defines them."""
+"""Products and convolutions of float16 with the selected type of partial sums, bit for bit as NumPy defines them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = Any
 
 
 def summed(products: Array, half: bool) -> Array:
-    """The sum over the first axis: in blocks, which are added to a partial sum of float16 or float32."""
+    """Returns the sum over the first axis: blocks are added to a partial sum of float16 or float32."""
     partial: Array = np.zeros(products.shape[1:], np.float32)
     for first in range(0, len(products), BLOCK):
         block = np.zeros_like(partial)
@@ -34,7 +34,7 @@ def summed(products: Array, half: bool) -> Array:
 
 
 def product(left: Array, right: Array, half: bool) -> Array:
-    """`left @ right` of two matrices."""
+    """Returns the product of two matrices."""
     return summed(left.astype(np.float32).T[:, :, None] * right.astype(np.float32)[:, None, :], half)
 
 
@@ -48,15 +48,15 @@ def convolution(
     gaps: Sequence[int] = (1, 1, 1),
     dilations: Sequence[int] = (1, 1, 1),
 ) -> Array:
-    """A convolution of [batch, ..., channels] by [..., channels, features], with gaps in both, to size `out`."""
+    """Returns a convolution of [batch, ..., channels] with [..., channels, features], both with gaps, of size `out`."""
     space = weights.ndim - 2
     sizes = [(size - 1) * gap + 1 for size, gap in zip(images.shape[1:-1], gaps, strict=False)]
     gapped = np.zeros((images.shape[0], *sizes, images.shape[-1]), np.float32)
     gapped[(slice(None), *(slice(None, None, gaps[i]) for i in range(space)))] = images
-    far = 40  # Zeros all around.
+    far = 40  # Zeros surround the values.
     padded = np.pad(gapped, [(0, 0), *[(far, far)] * space, (0, 0)])
 
-    def seen(tap: Sequence[int]) -> Array:
+    def tap_view(tap: Sequence[int]) -> Array:
         begins = [far + tap[i] * dilations[i] - before[i] for i in range(space)]
         strided = padded[(slice(None), *(slice(begins[i], None, strides[i]) for i in range(space)))]
         return strided[(slice(None), *(slice(0, out[i]) for i in range(space)))]
@@ -66,7 +66,7 @@ def convolution(
     order = [(tap, channel) for tap in taps for channel in range(channels)]
     if channels % BLOCK == 0:
         order = [(tap, first + i) for first in range(0, channels, BLOCK) for tap in taps for i in range(BLOCK)]
-    products = [seen(tap)[..., channel, None] * np.float32(weights[tap][channel]) for tap, channel in order]
+    products = [tap_view(tap)[..., channel, None] * np.float32(weights[tap][channel]) for tap, channel in order]
     return summed(np.stack(products), half)
 
 
@@ -82,12 +82,12 @@ def configured(half: bool) -> None:
 
 def computed(call: Callable[..., Any], *arrays: Array) -> list[Array]:
     program = tf.function(call, jit_compile=True)
-    made = ipu.IPUStrategy().run(program, args=[tf.constant(array) for array in arrays])
-    return [tensor.numpy() for tensor in tf.nest.flatten(made)]
+    results = ipu.IPUStrategy().run(program, args=[tf.constant(array) for array in arrays])
+    return [tensor.numpy() for tensor in tf.nest.flatten(results)]
 
 
-def same(made: Array, wanted: Array) -> bool:
-    return made.dtype == wanted.dtype and made.shape == wanted.shape and made.tobytes() == wanted.tobytes()
+def same(actual: Array, expected: Array) -> bool:
+    return actual.dtype == expected.dtype and actual.shape == expected.shape and actual.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("half", [True, False])
@@ -108,7 +108,7 @@ def test_products_of_all_kinds_sum_as_defined(half):
     assert same(result, product(a, b, half))
     assert same(of_a, product(upstream, b.T, half))
     assert same(of_b, product(a.T, upstream, half))
-    assert same(stacked, np.stack([product(one, b, half) for one in stack]))
+    assert same(stacked, np.stack([product(matrix, b, half) for matrix in stack]))
     assert same(einsum, stacked)
 
 
@@ -129,8 +129,8 @@ def test_convolutions_and_their_gradients_sum_as_defined(half, channels):
     turned = weights[::-1, ::-1].transpose(0, 1, 3, 2)
     assert same(of_images, convolution(upstream, turned, half, (7, 6), (1, 1), gaps=(2, 1)))
     batch_last, places = images.transpose(3, 1, 2, 0), upstream.transpose(1, 2, 0, 3)
-    made = convolution(batch_last, places, half, (3, 2), (1, 0), dilations=(2, 1))
-    assert same(of_weights, made.transpose(1, 2, 0, 3))
+    expected = convolution(batch_last, places, half, (3, 2), (1, 0), dilations=(2, 1))
+    assert same(of_weights, expected.transpose(1, 2, 0, 3))
 
 
 def test_convolutions_of_other_shapes_sum_as_defined():
@@ -164,14 +164,14 @@ def test_convolutions_of_other_shapes_sum_as_defined():
         for g in range(2)
     ]
     assert same(by_groups, np.concatenate(halves, -1))
-    each = [convolution(image[..., c : c + 1], deep[:, :, c : c + 1], True, (6, 5), (1, 1)) for c in range(4)]
-    assert same(by_depth, np.concatenate(each, -1))
+    channels = [convolution(image[..., c : c + 1], deep[:, :, c : c + 1], True, (6, 5), (1, 1)) for c in range(4)]
+    assert same(by_depth, np.concatenate(channels, -1))
     ones = np.ones((2, 6, 5, 2), np.float16)
     back = [convolution(ones, deep[::-1, ::-1, c, :, None], True, (6, 5), (1, 1)) for c in range(4)]
     assert same(of_image, np.concatenate(back, -1))
     places, by_pixel = ones.transpose(1, 2, 0, 3), image.transpose(3, 1, 2, 0)
     filters = [convolution(by_pixel[c, None], places, True, (3, 3), (1, 1)) for c in range(4)]
-    assert same(of_deep, np.stack([one[0] for one in filters], 2))
+    assert same(of_deep, np.stack([result[0] for result in filters], 2))
 
 
 def test_scopes_go_before_the_configuration_and_gradients_follow_them():
@@ -208,11 +208,11 @@ def test_a_scope_is_enough_in_a_loop_and_on_replicas(replicas):
         return result
 
     strategy.run(program, args=[a, b])
-    wanted = a
+    expected = a
     for _ in range(2):
-        wanted = product(wanted, b, True) * np.float16(0.05)
-    for each in queue.dequeue().numpy().reshape(2, 4, 300):
-        assert same(each, wanted)
+        expected = product(expected, b, True) * np.float16(0.05)
+    for rows in queue.dequeue().numpy().reshape(2, 4, 300):
+        assert same(rows, expected)
 
 
 def test_float32_and_programs_without_options_are_as_ever():
@@ -226,14 +226,14 @@ def test_float32_and_programs_without_options_are_as_ever():
     assert b"ipu_half" not in text
     assert b"ipu_partial" not in text
     a, b = np.float32(random(5, 70)), np.float32(random(70, 9))
-    [plain] = computed(tf.matmul, a, b)
+    [default] = computed(tf.matmul, a, b)
     configured(half=True)
-    [asked] = computed(tf.matmul, a, b)
-    assert same(plain, asked)
+    [selected] = computed(tf.matmul, a, b)
+    assert same(default, selected)
 
 
 def test_half_partials_round_at_random_where_results_do():
-    """From 1024 on neighbours are 1 apart: 64 blocks add a quarter each, which none does to the nearest."""
+    """From 1024 on, neighbours differ by 1. Each of 64 blocks adds a quarter, which rounding to nearest drops."""
     config = ipu.IPUConfig()
     config.matmuls.poplar_options = {"partialsType": "half"}
     config.floating_point_behaviour.esr = ipu.config.StochasticRoundingBehaviour.ON
@@ -249,38 +249,38 @@ def test_half_partials_round_at_random_where_results_do():
             once = tf.matmul(row, columns)
         return nearest, tf.matmul(row, columns), once
 
-    nearest, first, second = (one.astype(np.float64) for one in computed(call, row, columns))
+    nearest, first, second = (result.astype(np.float64) for result in computed(call, row, columns))
     assert (nearest == 1024).all()
-    for one in (first, second):
-        assert abs(one.mean() - 1040) < 4 * np.sqrt(64 * 3 / 16 / 512)
-        assert one.std() > 2
+    for result in (first, second):
+        assert abs(result.mean() - 1040) < 4 * np.sqrt(64 * 3 / 16 / 512)
+        assert result.std() > 2
     assert (first != second).any()
 
 
 @pytest.mark.parametrize(
-    ("asked", "old", "new"),
+    ("partials_dtype", "old", "new"),
     [(tf.float16, PopnnLSTM, ipu.keras.layers.PopnnGRU), (tf.float32, PopnnGRU, ipu.keras.layers.PopnnLSTM)],
 )
-def test_recurrent_layers_sum_in_the_type_of_their_own(asked, old, new):
-    """Which goes before the configuration, and which a scope around goes before."""
-    configured(asked != tf.float16)
+def test_recurrent_layers_sum_in_the_type_of_their_own(partials_dtype, old, new):
+    """The layer's type precedes the configuration's, and a scope's precedes the layer's."""
+    configured(partials_dtype != tf.float16)
     strategy = ipu.IPUStrategy()
     with strategy.scope():
-        layers: list[Any] = [old(4, tf.float16, asked, return_state=False)]
-        layers.append(new(4, partials_dtype=asked, dtype="float16", time_major=True))
+        layers: list[Any] = [old(4, tf.float16, partials_dtype, return_state=False)]
+        layers.append(new(4, partials_dtype=partials_dtype, dtype="float16", time_major=True))
 
     def call(x: tf.Tensor) -> Any:
-        own = [layer(x) for layer in layers]
+        layer_results = [layer(x) for layer in layers]
         within = []
         for type_ in (tf.float16, tf.float32):
             with scopes.partials_type(type_):
                 within.append([layer(x) for layer in layers])
-        return own, within
+        return layer_results, within
 
     program = tf.function(call, jit_compile=True)
-    found = [one.numpy() for one in tf.nest.flatten(strategy.run(program, [tf.constant(random(2, 2, 100))]))]
-    own, half, single = (found[at : at + 2] for at in (0, 2, 4))
-    wanted, others = (half, single) if asked == tf.float16 else (single, half)
-    for one, same_type, other_type in zip(own, wanted, others, strict=True):
-        assert same(one, same_type)
-        assert not same(one, other_type)
+    results = [result.numpy() for result in tf.nest.flatten(strategy.run(program, [tf.constant(random(2, 2, 100))]))]
+    layer_results, half, single = (results[start : start + 2] for start in (0, 2, 4))
+    expected, unexpected = (half, single) if partials_dtype == tf.float16 else (single, half)
+    for result, same_type, other_type in zip(layer_results, expected, unexpected, strict=True):
+        assert same(result, same_type)
+        assert not same(result, other_type)

@@ -1,4 +1,4 @@
-"""`Program`: found once it is traced, checked once, run any number of times, and its errors explained."""
+"""`Program`: found after its trace, checked once, run any number of times, with explained errors."""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""A replica that fails, or a session whose time is up, ends the run of all at once; the next run works, feeds in step."""
+"""A replica that fails, or a session that times out, ends the run of all replicas. The next run works."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAILED = tf.errors.FailedPreconditionError
 
 
 def some(condition: Any, work: Any) -> None:
-    """Has the replicas of which `condition` holds do some work, whose result nobody uses."""
+    """Makes the replicas with a true `condition` do some work with an unused result."""
 
     def branch() -> Any:
         work()
@@ -29,18 +29,18 @@ def some(condition: Any, work: Any) -> None:
     tf.cond(condition, branch, lambda: 0)
 
 
-@pytest.mark.parametrize("who", [0, 3])
-def test_error_of_one_replica_ends_those_that_wait_for_data(who, replicas, within, tap):
+@pytest.mark.parametrize("replica", [0, 3])
+def test_error_of_one_replica_ends_those_that_wait_for_data(replica, replicas, within, tap):
     strategy, gone = replicas(4), ipu.IPUOutfeedQueue()
     with strategy.scope():
         iterator = iter(tap.dataset)
     fill = tf.function(lambda: gone.enqueue(1) and None, jit_compile=True)
 
     @tf.function(jit_compile=True)
-    def program(iterator: Any, who: Any) -> None:
-        first = next(iterator)  # Comes for all.
-        some(replication_index() == who, lambda: gone.enqueue(first))
-        some(replication_index() != who, lambda: next(iterator))  # Never comes.
+    def program(iterator: Any, replica: Any) -> None:
+        first = next(iterator)  # All replicas get this element.
+        some(replication_index() == replica, lambda: gone.enqueue(first))
+        some(replication_index() != replica, lambda: next(iterator))  # This element never arrives.
 
     strategy.run(fill)
     gone.deleter  # noqa: B018  (The access deletes it.)
@@ -48,7 +48,7 @@ def test_error_of_one_replica_ends_those_that_wait_for_data(who, replicas, withi
 
     def run() -> None:
         with pytest.raises(tf.errors.OpError, match="deleted"):
-            strategy.run(program, (iterator, tf.constant(who)))
+            strategy.run(program, (iterator, tf.constant(replica)))
 
     within(60, run)
 
@@ -60,7 +60,7 @@ def test_feeds_are_in_step_after_a_run_that_failed(replicas, float_range, within
 
     @tf.function(jit_compile=True)
     def program(iterator: Any, outfeed: Any, steps: Any) -> None:
-        # Replica r takes `steps[r]` elements, and then all meet.
+        # Replica r takes `steps[r]` elements, and then all replicas run a collective.
         i = 0
         while i < steps[replication_index()]:
             outfeed.enqueue(next(iterator))
@@ -72,7 +72,7 @@ def test_feeds_are_in_step_after_a_run_that_failed(replicas, float_range, within
         within(60, lambda: strategy.run(program, (iterator, outfeed, tf.constant([3, 1, 2, 3]))))
     np.testing.assert_array_equal(outfeed.dequeue(), [[0, 1, 2, 3]])
     strategy.run(echo, (iterator, outfeed))
-    # The furthest had taken two rows or three, others fewer: all go on together, behind it.
+    # The replica furthest ahead had taken two or three rows. All replicas continue after it.
     row = outfeed.dequeue().numpy().tolist()
     assert row in ([[8, 9, 10, 11]], [[12, 13, 14, 15]])
 
@@ -81,14 +81,14 @@ def test_collective_that_some_replicas_reach_fails_by_its_name(replicas, within)
     strategy = replicas(4)
 
     @tf.function(jit_compile=True)
-    def program(who: Any) -> None:
-        some(replication_index() == who, lambda: cross_replica_sum(1.0, name="gradients"))
+    def program(replica: Any) -> None:
+        some(replication_index() == replica, lambda: cross_replica_sum(1.0, name="gradients"))
 
-    for who in range(4):
+    for replica in range(4):
 
-        def run(who: int = who) -> None:
-            with pytest.raises(FAILED, match=rf"gradients.* was reached by replica {who}, but never will be by"):
-                strategy.run(program, (tf.constant(who),))
+        def run(replica: int = replica) -> None:
+            with pytest.raises(FAILED, match=rf"gradients.* was reached by replica {replica}, but never will be by"):
+                strategy.run(program, (tf.constant(replica),))
 
         within(60, run)
     strategy.run(program, (tf.constant(9),))
@@ -109,7 +109,7 @@ def test_replicas_that_wait_for_each_other_in_two_collectives_fail_soon_by_their
         assert "replica 1 for replicas 0, 2, 3 in the collective `cond/left in program`" in info.value.message
         assert "replicas 0, 2, 3 for replica 1 in the collective `cond/right in program`" in info.value.message
 
-    within(60, lambda: [run() for _ in range(7)])  # Each took 10 seconds or more.
+    within(60, lambda: [run() for _ in range(7)])  # Each run took 10 seconds or more.
     assert strategy.run(tf.function(lambda: cross_replica_sum(1.0))).numpy() == 4
 
 
@@ -141,7 +141,7 @@ def test_time_of_a_session_ends_replicas_that_wait_for_each_other_and_for_data(r
 
     def slow() -> Iterator[float]:
         for number in range(100):
-            if number == 13:  # The other replicas have theirs, and wait in the collective.
+            if number == 13:  # The other replicas have their elements, and wait in the collective.
                 go_on.wait(60)
             yield float(number)
 
@@ -156,13 +156,13 @@ def test_time_of_a_session_ends_replicas_that_wait_for_each_other_and_for_data(r
         with scopes.ipu_scope("/device:IPU:0"):
             run = ipu.compiler.compile(network, [])
         session.run(infeed.initializer)
-        assert within(60, lambda: session.run(run)) == [sum(range(8))]  # It is compiled, which may take longer.
-        options = tf1.RunOptions(timeout_in_ms=2000)  # TensorFlow's own field.
+        assert within(60, lambda: session.run(run)) == [sum(range(8))]  # The compilation may take longer.
+        options = tf1.RunOptions(timeout_in_ms=2000)  # This is a field of TensorFlow.
         with pytest.raises(tf.errors.DeadlineExceededError):
             within(60, lambda: session.run(run, options=options))
         go_on.set()
-        # Elements 8 to 11 were used; what the first of the replicas had taken beyond is dropped. On a busy machine the time
-        # may be up before that.
+        # Elements 8 to 11 were used. Further elements that the first replica had taken are dropped. On a busy machine,
+        # the time may be up before that.
         [total] = within(60, lambda: session.run(run))
         assert total in [sum(range(first, first + 8)) for first in (8, 12, 16)]
         session.run(infeed.deleter)

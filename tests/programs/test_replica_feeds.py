@@ -1,4 +1,4 @@
-"""Queues of a program on replicas: whose element is which, and how what comes out is put together."""
+"""Queues of a program on replicas: the elements of each replica, and the order of results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensorflow_ipu.ops.replication_ops import replication_index
 @tf.function(jit_compile=True)
 def echo(source: Any, sink: Any, n: Any) -> None:
     i = 0
-    while i < n:  # With `tf.range(n)` TensorFlow compiles anew for each n.
+    while i < n:  # With `tf.range(n)`, TensorFlow would compile again for each n.
         sink.enqueue(next(source))
         i += 1
 
@@ -32,7 +32,7 @@ def iterator_of(strategy: Any, dataset: tf.data.Dataset) -> Any:
 def test_consecutive_elements_go_to_consecutive_replicas(count, replicas, float_range):
     strategy, queue, last = replicas(count), ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
     iterator = iterator_of(strategy, float_range())
-    for begin, sink in ((0, queue), (3, queue), (6, last)):  # Each run goes on where the one before it stopped.
+    for begin, sink in ((0, queue), (3, queue), (6, last)):  # Each run continues where the previous one stopped.
         strategy.run(echo, (iterator, sink, tf.constant(3)))
         rows = np.arange(begin * count, (begin + 3) * count).reshape([3, count] if count > 1 else [3])
         if sink is last:
@@ -53,16 +53,16 @@ def test_any_runs_over_any_dataset_see_its_whole_rows_and_no_more(size, count, r
     strategy, queue = ipu.IPUStrategy(), ipu.IPUOutfeedQueue()
     iterator = iterator_of(strategy, tf.data.Dataset.range(size).map(lambda x: tf.cast(x, tf.float32)))
     rows = size // count
-    at = 0
+    start = 0
     for n in runs:
-        if at + n > rows:
+        if start + n > rows:
             with pytest.raises(tf.errors.OutOfRangeError):
                 strategy.run(echo, (iterator, queue, tf.constant(n)))
         else:
             strategy.run(echo, (iterator, queue, tf.constant(n)))
-        at = min(at + n, rows)
-    if at > 0:
-        np.testing.assert_array_equal(queue.dequeue(), np.arange(at * count).reshape(at, count))
+        start = min(start + n, rows)
+    if start > 0:
+        np.testing.assert_array_equal(queue.dequeue(), np.arange(start * count).reshape(start, count))
 
 
 def test_structures_get_the_replica_axis_in_every_leaf(replicas):
@@ -75,8 +75,8 @@ def test_structures_get_the_replica_axis_in_every_leaf(replicas):
     def program() -> None:
         for _ in tf.range(4):
             queue.enqueue(next(iterator))
-        own = tf.cast(replication_index(), tf.float32)
-        nested.enqueue(({"own": own, "more": [own + 1, tf.ones([3]) * own]}, 5))
+        index = tf.cast(replication_index(), tf.float32)
+        nested.enqueue(({"own": index, "more": [index + 1, tf.ones([3]) * index]}, 5))
 
     strategy.run(program)
     taken = queue.dequeue()
@@ -93,12 +93,12 @@ def test_values_of_replicas_of_which_some_enqueue_more_wait_for_the_others(repli
     strategy, queue = replicas(2), ipu.IPUOutfeedQueue()
 
     @tf.function(jit_compile=True)
-    def program(x: Any, who: Any) -> None:
-        if replication_index() == who:
+    def program(x: Any, replica: Any) -> None:
+        if replication_index() == replica:
             queue.enqueue(x)
 
-    for x, who in ((1.0, 0), (2.0, 0), (3.0, 1)):
-        strategy.run(program, (tf.constant(x), tf.constant(who)))
+    for x, replica in ((1.0, 0), (2.0, 0), (3.0, 1)):
+        strategy.run(program, (tf.constant(x), tf.constant(replica)))
     np.testing.assert_array_equal(queue.dequeue(), [[1, 3]])
 
 

@@ -1,4 +1,4 @@
-"""Runs from several threads at once: in turn on one device, side by side on two; and what is known of those under way."""
+"""Runs from several threads: in turn on one device, concurrently on two; and counters of runs in progress."""
 
 # The stubs of tensors lack `%`.
 # pyright: reportOperatorIssue=false
@@ -51,10 +51,10 @@ def test_runs_of_one_device_come_one_after_the_other(replicas):
     with ThreadPoolExecutor(4) as pool:
         results = [future.result(DEADLINE) for future in [pool.submit(work, number) for number in range(4)]]
     assert results[1] == results[3] == [16] * 25
-    # Each sum of the one variable was seen once: no two runs were under way at once.
+    # Each sum of the variable occurred once, so no two runs overlapped.
     assert sorted(results[0] + results[2]) == [4 * i for i in range(1, 51)]
     assert shared.numpy() == 200
-    assert len(traces) == 1  # Though two threads asked for it at once.
+    assert len(traces) == 1  # Two threads requested it at the same time.
 
 
 # The read held the lock of all copies while it waited, the write waited for that lock, and the run for the writer.
@@ -63,7 +63,7 @@ def test_the_host_writes_a_variable_while_another_is_read_that_a_run_has(replica
     with strategy.scope():
         source: Any = iter(tap.dataset.map(lambda x: tf.cast(x, tf.float32)))
         run_has, written = tf.Variable(1.0), tf.Variable(1.0)
-    strategy.run(tf.function(lambda: written.assign_add(1.0), jit_compile=True))  # From now on there are copies.
+    strategy.run(tf.function(lambda: written.assign_add(1.0), jit_compile=True))  # From here on, copies exist.
     receive = tf.function(lambda: run_has.assign_add(next(source)), jit_compile=True)
     reads = threading.Event()
 
@@ -78,7 +78,7 @@ def test_the_host_writes_a_variable_while_another_is_read_that_a_run_has(replica
         reading = pool.submit(read)
         assert reads.wait(DEADLINE)
         written.assign(5.0)
-        tap.put(2, 3)  # One a replica.
+        tap.put(2, 3)  # One element per replica.
         assert run.result(DEADLINE) == 3.0
         assert reading.result(DEADLINE) in ([1.0, 1.0], [3.0, 4.0])
 
@@ -88,7 +88,7 @@ def test_two_devices_run_side_by_side(replicas, tap):
     with first.scope():
         waiting = iter(tap.dataset)
 
-    # A run of the first device ends once a run of the second has ended.
+    # A run of the first device ends after a run of the second has ended.
     receive = tf.function(lambda: cross_replica_sum(next(waiting)), jit_compile=True)
     compute = tf.function(lambda x: cross_replica_sum(x), jit_compile=True)
     with ThreadPoolExecutor(1) as pool:
@@ -120,7 +120,8 @@ def test_failure_on_one_device_leaves_the_other_alone(replicas):
     assert results == [4] * 50
 
 
-# What went wrong: each of many replicas had its products divided among all cores, on which the others computed too.
+# The error was: the products of each of many replicas were divided among all cores, which computed for other replicas
+# too.
 @pytest.mark.skipif(
     tf.__version__.startswith("2.20."), reason="XLA of TensorFlow 2.20 has other threads for products: docs/install.md"
 )
@@ -137,22 +138,24 @@ def test_as_many_replicas_as_cores_compute_on_the_threads_that_they_have(replica
     x = tf.random.stateless_normal([256, 256], (1, 2))
     strategy.run(multiply, (x,))
     shares: list[float] = []
-    while len(shares) < 20 and not any(share > 0.9 for share in shares):  # Others of the process may compute at times.
-        before = seconds_of_threads()
+    while len(shares) < 20 and not any(
+        share > 0.9 for share in shares
+    ):  # Other threads of the process may compute at times.
+        earlier = seconds_of_threads()
         strategy.run(multiply, (x,))
-        used = {thread: seconds - before.get(thread, 0.0) for thread, seconds in seconds_of_threads().items()}
-        own = sum(seconds for (name, _), seconds in used.items() if name == "ipu-program")
-        shares.append(own / sum(used.values()))
+        used = {thread: seconds - earlier.get(thread, 0.0) for thread, seconds in seconds_of_threads().items()}
+        program_seconds = sum(seconds for (name, _), seconds in used.items() if name == "ipu-program")
+        shares.append(program_seconds / sum(used.values()))
     assert max(shares) > 0.9
 
 
 def seconds_of_threads() -> dict[tuple[str, str], float]:
-    """For how long each thread of this process has computed, by its name and number."""
+    """Returns the computing time of each thread of this process, by its name and number."""
     seconds = {}
     for path in Path("/proc/self/task").iterdir():
         try:
             name, nanoseconds = (path / "comm").read_text().strip(), (path / "schedstat").read_text().split()[0]
-        except OSError:  # The thread ended meanwhile.
+        except OSError:  # The thread has ended.
             continue
         seconds[name, path.name] = int(nanoseconds) / 1e9
     return seconds
@@ -186,9 +189,9 @@ COUNT = 16
 
 
 def mixed(x: Any, steps: Any) -> Any:
-    """Loops in branches in loops, of equal structure, several collectives in flight in each."""
+    """Computes with loops in branches in loops of equal structure. In each, several collectives are in flight."""
     for step in tf.range(steps):
-        parts = [cross_replica_sum(x * (part + 1)) for part in range(4)]  # None needs another's result.
+        parts = [cross_replica_sum(x * (part + 1)) for part in range(4)]  # No collective needs the result of another.
         if step % 2 == 0:
             for _ in tf.range(2):
                 x = cross_replica_sum(x, 4) % 1000 + replication_index()
@@ -206,19 +209,19 @@ def mixed(x: Any, steps: Any) -> Any:
 
 
 def mixed_by_hand(rows: np.ndarray, steps: int) -> np.ndarray:
-    """The same on the rows of a matrix, without any replica."""
-    own = np.arange(COUNT)[:, None]
+    """Computes the same on the rows of a matrix, without replicas."""
+    indices = np.arange(COUNT)[:, None]
     for step in range(steps):
         total = rows.sum(0)
         for _ in range(2):
             if step % 2 == 0:
-                rows = np.repeat(rows.reshape(4, 4, -1).sum(1), 4, 0) % 1000 + own
+                rows = np.repeat(rows.reshape(4, 4, -1).sum(1), 4, 0) % 1000 + indices
             else:
-                rows = np.tile(rows.reshape(4, 4, -1).sum(0), (4, 1)) % 1000 + own
+                rows = np.tile(rows.reshape(4, 4, -1).sum(0), (4, 1)) % 1000 + indices
         rows = rows + 120 + 2 * total % 7 if total.sum() % 2 == 0 else rows + 240 + 3 * total % 7
         while rows.sum() % 7 > 2:
             rows = rows + 1
-        rows = (rows + 4 * total + rows.T) % 1000  # Each replica has an element for each.
+        rows = (rows + 4 * total + rows.T) % 1000  # Each replica has an element for each replica.
     return rows
 
 

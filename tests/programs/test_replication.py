@@ -1,4 +1,4 @@
-"""A device of several IPUs runs a program once a replica: which ones, compiled once, wherever the run is called."""
+"""A device of several IPUs runs a program once per replica, compiled once, however the run is called."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from tensorflow_ipu.programs import shards_of
 
 
 def ones() -> Any:
-    """One each replica: how many there are."""
+    """Returns the number of replicas, as the sum of a 1 from each."""
     return cross_replica_sum(1.0)
 
 
 def test_program_runs_once_for_each_ipu_and_returns_what_the_first_replica_returns(replicas, each):
     @tf.function(jit_compile=True)
     def program(x: Any) -> Any:
-        own = tf.cast(replication_index(), tf.float32)
-        return {"own": own + x, "several": (x * own, [tf.ones([2, 3]) * own]), "none": None, "count": ones()}
+        index = tf.cast(replication_index(), tf.float32)
+        return {"own": index + x, "several": (x * index, [tf.ones([2, 3]) * index]), "none": None, "count": ones()}
 
     def read() -> Any:
         context = tf.distribute.get_replica_context()
-        assert context.num_replicas_in_sync == 1  # Towards the host, as on IPUs.
-        own = tf.cast(context.replica_id_in_sync_group, tf.float32)
-        return replication_index(), context.all_reduce("sum", own), context.all_reduce("mean", {"x": own + 1})["x"]
+        assert context.num_replicas_in_sync == 1  # Integers round towards zero on the host, as on IPUs.
+        index = tf.cast(context.replica_id_in_sync_group, tf.float32)
+        return replication_index(), context.all_reduce("sum", index), context.all_reduce("mean", {"x": index + 1})["x"]
 
     for count in (3, 16):
         strategy = replicas(count)
@@ -83,9 +83,9 @@ def test_run_inside_of_a_graph_function(replicas):
     # 1 + (1 + 4), then 6 + (5 + 24).
     assert outer(tf.constant(1.0), tf.constant(2)).numpy() == 6 + 29
     assert variable.numpy() == 29
-    plain = tf.function(lambda: strategy.run(lambda: ones() + 1))
-    assert plain().numpy() == 5
-    around = tf.function(lambda: plain() + strategy.run(tf.function(ones)))
+    by_function = tf.function(lambda: strategy.run(lambda: ones() + 1))
+    assert by_function().numpy() == 5
+    around = tf.function(lambda: by_function() + strategy.run(tf.function(ones)))
     assert around().numpy() == 9
 
 
@@ -111,15 +111,15 @@ def test_session_runs_a_compiled_program_on_replicas(replicas):
         session.run([tf.compat.v1.global_variables_initializer(), infeed.initializer])
         session.run(run)
         np.testing.assert_array_equal(session.run(results), [[6] * 4, [22] * 4])
-        # Without a strategy nobody reduces gradients: replica 0 learns from elements 0 and 4.
+        # Without a strategy, gradients are not reduced: replica 0 learns from elements 0 and 4.
         np.testing.assert_allclose(session.run(weight), 1 - 0.1 * (0 + 4))
         session.run(run)
         np.testing.assert_array_equal(session.run(results), [[38] * 4, [54] * 4])
         session.run(infeed.deleter)
 
 
-# What came out of a feed, and the number of a replica, were taken for compile-time constants where they were indices:
-# each replica and each run compiled a program of its own.
+# Elements of feeds and replica numbers were taken for compile-time constants if they were used as indices, so that each
+# replica and each run compiled a separate program.
 @pytest.mark.parametrize("ipus", [1, 8])
 def test_replicas_and_runs_share_one_compilation(ipus, replicas, compilations):
     strategy, traces = replicas(ipus), []
@@ -131,8 +131,8 @@ def test_replicas_and_runs_share_one_compilation(ipus, replicas, compilations):
     def program(x: Any) -> None:
         traces.append(1)
         summed: Any = cross_replica_sum(1)
-        own: Any = replication_index()
-        x = x[next(iterator)] + x[summed % 8] + x[own % 8]
+        index: Any = replication_index()
+        x = x[next(iterator)] + x[summed % 8] + x[index % 8]
         variable.assign_add(tf.reduce_sum(tf.matmul(x, x)))
 
     x = tf.ones([8, 8, 8])
@@ -170,7 +170,7 @@ def test_one_function_runs_on_as_many_replicas_as_there_are_now(replicas, float_
     assert len(traces) == after_the_first_of_each
 
 
-# Shards: what a replica takes of the device's IPUs.
+# The IPUs of the device that a replica with shards uses.
 
 
 def sharded(shards: int) -> Any:
@@ -194,12 +194,12 @@ def test_replica_takes_the_next_power_of_two_of_its_shards(replicas):
 @pytest.mark.parametrize(("ipus", "shards"), [(6, 4), (1, 2)])
 def test_shards_that_do_not_divide_the_ipus_are_refused(ipus, shards, replicas):
     taken = 4 if shards > 2 else 2
-    words = rf"^The program uses {taken} IPUs.*`/device:IPU:0` has {ipus}"
-    words += rf".*Set `IPUConfig.auto_select_ipus` to a multiple of {taken}.$"
+    message = rf"^The program uses {taken} IPUs.*`/device:IPU:0` has {ipus}"
+    message += rf".*Set `IPUConfig.auto_select_ipus` to a multiple of {taken}.$"
     strategy = replicas(ipus)
-    with pytest.raises(tf.errors.FailedPreconditionError, match=words):
+    with pytest.raises(tf.errors.FailedPreconditionError, match=message):
         strategy.run(sharded(shards))
-    with pytest.raises(tf.errors.FailedPreconditionError, match=words):
+    with pytest.raises(tf.errors.FailedPreconditionError, match=message):
         tf.function(lambda: strategy.run(sharded(shards)))()
     assert strategy.run(sharded(1)).numpy() == ipus
 
@@ -222,12 +222,12 @@ def test_the_highest_shard_of_a_program_and_its_functions_counts():
             return x + 1.0
 
     with scopes.ipu_shard(3):
-        assert tf.constant(1.0) + 1.0 == 2.0  # It counts for no program.
+        assert tf.constant(1.0) + 1.0 == 2.0  # It belongs to no program.
     assert [taken(tf.function(lambda x: x + 1.0)), taken(looping), taken(inner)] == [1, 6, 4]
-    assert taken(tf.function(lambda x: inner(x) * 2.0)) == 4  # It was traced before.
+    assert taken(tf.function(lambda x: inner(x) * 2.0)) == 4  # The function was traced before.
 
 
-# TensorFlow said that it had no gradient registered for an operation that no user knows.
+# TensorFlow's error was that an internal operation has no registered gradient.
 def test_gradient_through_a_run_is_refused_and_says_where_to_take_it(replicas):
     strategy, x = replicas(2), tf.constant(3.0)
     square = tf.function(lambda x: x * x, jit_compile=True)
@@ -244,7 +244,7 @@ def test_gradient_through_a_run_is_refused_and_says_where_to_take_it(replicas):
             y = cross_replica_sum(square(x))
         return tape.gradient(y, x)
 
-    assert strategy.run(inside, (x,)).numpy() == 2 * 6  # The sum's gradient is the sum.
+    assert strategy.run(inside, (x,)).numpy() == 2 * 6  # The gradient of the sum is the sum.
 
 
 STEPS, BATCH, FEATURES = 6, 4, 5
@@ -265,9 +265,9 @@ def test_keras_optimizer_sums_so_a_loss_divided_by_the_replicas_trains_as_the_wh
     dataset = tf.data.Dataset.from_tensor_slices((x, np.tanh(x @ random.normal(size=(FEATURES, 2))).astype(np.float32)))
     initial = [random.normal(size=shape).astype(np.float32) for shape in [(FEATURES, 3), (3,), (3, 2), (2,)]]
 
-    plain, optimizer = [tf.Variable(value) for value in initial], make()
+    host_weights, optimizer = [tf.Variable(value) for value in initial], make()
     for batch in dataset.batch(count * BATCH):
-        trained(plain, optimizer, *batch, 1.0)
+        trained(host_weights, optimizer, *batch, 1.0)
 
     strategy = replicas(count)
     with strategy.scope():
@@ -280,7 +280,7 @@ def test_keras_optimizer_sums_so_a_loss_divided_by_the_replicas_trains_as_the_wh
             trained(weights, optimizer, *next(iterator), 1.0 / count)
 
     strategy.run(program, (iterator,))
-    for weight, wanted in zip(weights, plain, strict=True):
-        of_replicas = read_groups(weight).numpy()  # To the last bit, on all replicas.
+    for weight, expected in zip(weights, host_weights, strict=True):
+        of_replicas = read_groups(weight).numpy()  # Results are equal to the last bit on all replicas.
         assert (of_replicas == of_replicas[0]).all()
-        np.testing.assert_allclose(weight, wanted, rtol=2e-4, atol=2e-5)
+        np.testing.assert_allclose(weight, expected, rtol=2e-4, atol=2e-5)

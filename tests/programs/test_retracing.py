@@ -1,4 +1,4 @@
-"""When a function is traced and compiled, once for all runs of a program; the reason of each trace, and warnings of many."""
+"""Traces and compilations of functions: once for all runs of a program; reasons of traces; warnings of many."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tensorflow_ipu.programs.diagnostics import retracing
 
 
 class Thing:
-    """Compared by identity."""
+    """An object that is compared by identity."""
 
     variable: tf.Variable | None = None
 
 
 class Traced:
-    """A graph function that notes the Python values that it is traced with."""
+    """A graph function that records the Python values of its traces."""
 
     def __init__(self, **options: Any) -> None:
         self.traces: list[Any] = []
@@ -94,7 +94,7 @@ def test_function_that_nobody_holds_goes_with_all_that_it_holds(jit_compile, kin
         else:
             used.append(tf.function(lambda x: strategy.run(function, (x,))))
             used[-1](x)
-        return [weakref.ref(each) for each in (thing, program, *used)]
+        return [weakref.ref(referent) for referent in (thing, program, *used)]
 
     references = use()
     gc.collect()
@@ -114,17 +114,17 @@ def test_each_program_is_compiled_once_and_each_kind_of_function_is_compiled(str
         for i in range(100):
             assert strategy.run(hundred, (tf.constant(float(i)),)).numpy() == 2 * i + 1
 
-        one = tf.constant(1.0)
+        scalar = tf.constant(1.0)
         spec = tf.TensorSpec([], tf.float32)
         for name, options in (("absent", {}), ("false", {"jit_compile": False}), ("true", {"jit_compile": True})):
-            held, inner = named(f"held_{name}", **options), named(f"inner_{name}", **options)
+            captured, inner = named(f"held_{name}", **options), named(f"inner_{name}", **options)
             graph = tf.function(lambda x, inner=inner: strategy.run(inner, (x,)))
             for _ in range(3):
-                strategy.run(named(name, **options).get_concrete_function(spec), (one,))
-                strategy.run(held, (one,))
-                graph(one)
+                strategy.run(named(name, **options).get_concrete_function(spec), (scalar,))
+                strategy.run(captured, (scalar,))
+                graph(scalar)
 
-        # The range of the loop, which nothing uses, had the program compiled for each length of it.
+        # The unused range of the loop made XLA compile the program for each length.
         def fed(iterator, queue, n):
             for _ in tf.range(n):
                 queue.enqueue(next(iterator))
@@ -157,7 +157,7 @@ def test_each_program_is_compiled_once_and_each_kind_of_function_is_compiled(str
     kinds = [f"{way}_{kind}" for way in ("held", "inner") for kind in ("absent", "false", "true")]
     for name in ("hundred", *kinds, "fed", "created"):
         assert count(name) == 1
-    # A concrete function that is not compiled is called by one that is; each of the three is another function.
+    # A compiled function calls a concrete function that is not compiled. Each of the three is a different function.
     assert len(compiled) == 1 + 3 * (3 + 1 + 1) + 1 + 1
 
 
@@ -165,14 +165,14 @@ def test_a_function_with_a_name_of_its_own_is_told_by_that():
     def program() -> None:
         pass
 
-    made = tf.function(program)
-    assert retracing._described(made).startswith("program (test_retracing.py:")
-    made.__name__ = "train digits"  # As models call their programs.
-    assert retracing._described(made) == "train digits"
+    function = tf.function(program)
+    assert retracing._described(function).startswith("program (test_retracing.py:")
+    function.__name__ = "train digits"  # Models call their programs in this way.
+    assert retracing._described(function) == "train digits"
 
 
 def reasons(strategy: Any, function: Any, *calls: tuple[Any, ...]) -> list[str]:
-    """Prepares a program for each call; why those were traced that were."""
+    """Prepares a program for each call, and returns the reasons of the traces."""
     tracepoints.traces.clear()
     for call in calls:
         strategy.prepare(function, call)
@@ -208,16 +208,16 @@ def test_reason_names_the_argument_and_what_of_it_changed(strategy):
 
 def test_elements_of_a_queue_are_told_apart(strategy):
     def queue(size: int) -> ipu.IPUInfeedQueue:
-        made = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(tf.zeros(size)).repeat())
-        made.initializer  # noqa: B018  (The property starts it.)
-        return made
+        queue = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(tf.zeros(size)).repeat())
+        queue.initializer  # noqa: B018  (The property starts it.)
+        return queue
 
     @tf.function(jit_compile=True)
     def program(queue: ipu.IPUInfeedQueue) -> tf.Tensor:
         return queue._dequeue()
 
     queues = [queue(2), queue(2), queue(3)]
-    assert reasons(strategy, program, *((one,) for one in queues)) == [
+    assert reasons(strategy, program, *((queue_argument,) for queue_argument in queues)) == [
         "its first call",
         "`the elements of queue, [0]`: shape (2,) became (3,)",
     ]
@@ -225,10 +225,10 @@ def test_elements_of_a_queue_are_told_apart(strategy):
 
 def test_another_device_and_another_function_of_the_same_code_are_reasons(replicas):
     program = new_program()
-    found = reasons(replicas(1), program, (1.0,)) + reasons(replicas(2), program, (1.0,))
-    assert found[1] == "the device has 2 IPUs, and had 1"
-    (again,) = reasons(replicas(2), new_program(), (1.0,))
-    assert again.startswith("another function of the same code was traced before")
+    actual = reasons(replicas(1), program, (1.0,)) + reasons(replicas(2), program, (1.0,))
+    assert actual[1] == "the device has 2 IPUs, and had 1"
+    (latest,) = reasons(replicas(2), new_program(), (1.0,))
+    assert latest.startswith("another function of the same code was traced before")
 
 
 SHAPES = [(size, None) for size in (1, 2, 2, 1, 3, 4, 5)]
@@ -236,14 +236,14 @@ NUMBERS = [(1, step) for step in range(7)]
 
 
 @pytest.mark.parametrize(
-    ("calls", "on_host", "words"),
+    ("calls", "on_host", "parts"),
     [
         (SHAPES, False, ["3 different shapes", "`x`: shape (2,) became (3,)", "pad", "drop_remainder", "reduce_re"]),
         (NUMBERS, False, ["5 different Python numbers", "`setting`: the Python value 3 became 4", "Make it a tensor"]),
         (NUMBERS, True, []),
     ],
 )
-def test_third_shape_and_fifth_number_warn_once_in_the_users_line(calls, on_host, words, strategy):
+def test_third_shape_and_fifth_number_warn_once_in_the_users_line(calls, on_host, parts, strategy):
     program = new_program()
 
     def call(x: Any, setting: Any) -> Any:
@@ -255,9 +255,9 @@ def test_third_shape_and_fifth_number_warn_once_in_the_users_line(calls, on_host
         warnings.simplefilter("always")
         for size, setting in calls:
             call(tf.zeros(size), setting)
-    (warning,) = [one for one in caught if one.category is RecompilationWarning]
+    (warning,) = [record for record in caught if record.category is RecompilationWarning]
     assert warning.filename == __file__
-    for part in words:
+    for part in parts:
         assert part in str(warning.message)
 
 

@@ -1,4 +1,4 @@
-"""`IPUStrategy.run`: what can be a program, what goes in, and what comes out."""
+"""`IPUStrategy.run`: supported functions, arguments and results."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Scale:
 
 SCALE = Scale(2)  # TensorFlow's bound methods do not keep their object alive.
 
-# Concrete functions could not run at all: a compiled one was taken for a `tf.function`, and to ask the others whether
-# they are compiled put an empty attribute into their definition.
+# Concrete functions failed. A compiled one was taken for a `tf.function`. For others, the check for compilation added
+# an empty attribute to their definition.
 PROGRAMS = {
     **{
         f"jit_compile={each}": (lambda each=each: tf.function(double, jit_compile=each)) for each in (None, False, True)
@@ -71,7 +71,7 @@ def test_graph_function_of_any_kind_runs_by_itself_and_inside_a_graph_function(n
 
 
 def _unknown_to_xla(x: Any) -> Any:
-    """What only runs outside of a compiled program."""
+    """Computes what runs only outside of a compiled program."""
     return tf.reshape(tf.numpy_function(lambda value: value, [x], tf.float32), [])
 
 
@@ -93,9 +93,9 @@ def test_program_is_compiled_whole_so_it_may_hold_nothing_that_xla_lacks(eagerly
             program = make()
             with pytest.raises(tf.errors.InvalidArgumentError, match="PyFunc"):
                 strategy.run(program, (tf.constant(1.0),))
-            for each in () if eagerly else (program, _unknown_to_xla):
+            for function in () if eagerly else (program, _unknown_to_xla):
                 with pytest.raises(tf.errors.InvalidArgumentError, match="PyFunc"):
-                    tf.function(lambda x, each=each: strategy.run(each, (x,)))(tf.constant(1.0))
+                    tf.function(lambda x, function=function: strategy.run(function, (x,)))(tf.constant(1.0))
         assert strategy.run(tf.function(double), (tf.constant(1.0),)).numpy() == 2
     finally:
         tf.config.run_functions_eagerly(False)
@@ -110,7 +110,7 @@ def test_what_is_no_graph_function_is_refused(strategy):
     for fn in (None, 3, "program", tf.constant(1.0)):
         with pytest.raises(TypeError, match=r"`fn` must be a `tf.function`, but is"):
             strategy.run(fn)
-    # A bare tensor was taken apart along its first axis, into that many arguments.
+    # A bare tensor was split along its first axis into arguments.
     for args in (tf.constant([1.0]), tf.constant(1.0), 1, None, {"x": 1}, (i for i in [1])):
         with pytest.raises(ValueError, match=r"`args` must be a list or tuple of `fn`'s arguments, but is"):
             strategy.run(tf.function(double), args)
@@ -166,7 +166,7 @@ def test_options_are_run_options_and_runs_inside_of_programs_are_refused(strateg
     assert strategy.run(inner, (tf.constant(1.0),), options=options).numpy() == 2
     with pytest.raises(TypeError, match=r"`options` must be a `tf.distribute.RunOptions`, but is \{\}"):
         strategy.run(inner, (tf.constant(1.0),), options={})
-    with pytest.raises(RuntimeError, match=r"`experimental_run_v2` is no more. Call `run`"):
+    with pytest.raises(RuntimeError, match=r"`experimental_run_v2` was removed. Call `run`"):
         strategy.experimental_run_v2(inner, args=(1,))
     with pytest.raises(RuntimeError, match="cross-replica context"):
         strategy.run(tf.function(lambda: strategy.run(inner, (tf.constant(1.0),))))
@@ -203,7 +203,7 @@ def test_concrete_function_takes_its_tensors_alone_and_is_a_program_of_its_own(s
     def adding(variable: tf.Variable) -> Any:
         return tf.function(lambda: variable + 1).get_concrete_function()
 
-    programs = [adding(each) for each in variables]  # Of the same code.
+    programs = [adding(variable) for variable in variables]  # The functions share their code.
     assert [strategy.run(program).numpy() for program in programs] == [2, 3]
 
 
@@ -228,7 +228,7 @@ def test_any_python_object_is_an_argument(strategy):
         return variable.assign_add(loss)
 
     results = [strategy.run(program, (Settings, model, optimizer, variable, iterator, queue)) for _ in range(3)]
-    # The weights start at 1, and each step takes 0.25 off them.
+    # The weights start at 1, and each step subtracts 0.25.
     np.testing.assert_allclose(queue.dequeue(), [3.0, 2.25, 1.5])
     assert results[-1].numpy() == pytest.approx(3 + 6.75)
 
@@ -256,7 +256,7 @@ def test_operation_that_a_function_returns_in_a_graph_is_that_of_its_program():
         optimizer, averages = v1.train.GradientDescentOptimizer(0.5), v1.train.ExponentialMovingAverage(0.5)
 
         def train(x):
-            if x > 2:  # AutoGraph's, as in any program.
+            if x > 2:  # AutoGraph raises it, as in any program.
                 x = 2 * x
             update = optimizer.minimize(weight * x)
             with tf.control_dependencies([update]):
@@ -285,13 +285,16 @@ def test_operation_that_a_program_of_a_graph_function_returns_orders_what_follow
 
 def test_types_of_tensors_go_in_and_come_out(strategy):
     types = [tf.float16, tf.bfloat16, tf.float32, tf.int8, tf.uint8, tf.int16, tf.int32, tf.int64]
-    results = strategy.run(tf.function(lambda *xs: [x + x for x in xs]), [tf.constant([1, 2], one) for one in types])
+    results = strategy.run(
+        tf.function(lambda *xs: [x + x for x in xs]), [tf.constant([1, 2], dtype) for dtype in types]
+    )
     assert [result.dtype for result in results] == types
     for result in results:
         np.testing.assert_array_equal(tf.cast(result, tf.int32), [2, 4])
 
 
-# The program took the plain trace: each replica drew the same numbers, and sums over replicas had one addend.
+# The program used the trace without a strategy: each replica drew the same values, and sums over replicas had one
+# addend.
 @pytest.mark.parametrize("fails", ["", "plainly", "in the program"])
 def test_function_that_was_called_plainly_first_is_traced_as_a_program(fails, replicas):
     strategy, failing = replicas(2), [fails == "in the program"]
@@ -302,7 +305,7 @@ def test_function_that_was_called_plainly_first_is_traced_as_a_program(fails, re
     def step(x):
         if failing.pop() if failing else False:
             raise KeyError("once")
-        # Plainly, the variable of an IPU is out of reach, and the trace stays.
+        # Without the strategy, the variable of an IPU is not accessible, and the trace stays.
         context = tf.distribute.get_replica_context()
         summed = context.all_reduce("sum", x) if not tf.distribute.in_cross_replica_context() else x
         return summed + (total if fails == "plainly" else 0.0)
@@ -322,7 +325,7 @@ def test_function_that_was_called_plainly_first_is_traced_as_a_program(fails, re
 def test_dataset_that_runs_a_program_for_each_element_is_iterated_eagerly(strategy):
     program = tf.function(double, jit_compile=True)
     dataset = tf.data.Dataset.range(3).map(lambda i: strategy.run(program, (tf.cast(i, tf.float32),)))
-    assert [float(one) for one in dataset] == [0, 2, 4]
+    assert [float(element) for element in dataset] == [0, 2, 4]
 
 
 def test_gradient_of_a_run_reaches_variables_and_inputs(strategy):

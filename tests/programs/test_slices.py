@@ -1,4 +1,4 @@
-"""Slices at places that only a run knows: read, differentiated and assigned, with the numbers of plain TensorFlow."""
+"""Slices at places that only a run knows: reads, gradients and assignments equal plain TensorFlow's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensorflow_ipu.ops.functional_ops import outlined_function
 
 X = np.random.default_rng(1).normal(size=[6, 5, 4]).astype(np.float32)
 
-# A slice at the number `i`, which is 1, 2, 3.
+# A slice at the index `i`, which is 1, 2, 3.
 SLICES: dict[str, Callable[[Any, Any], Any]] = {
     "i": lambda x, i: x[i],
     "-i": lambda x, i: x[-i],
@@ -45,16 +45,16 @@ def read(x: Any, i: Any) -> dict[str, Any]:
 
 
 def gradients(x: Any, i: Any) -> dict[str, Any]:
-    found = {}
+    results = {}
     for name, taken in SLICES.items():
         with tf.GradientTape() as tape:
             tape.watch(x)
             loss = tf.reduce_sum(tf.sin(taken(x, i)))
-        found[name] = tape.gradient(loss, x)
-    return found
+        results[name] = tape.gradient(loss, x)
+    return results
 
 
-# The assignment of a value to a slice of a variable at the number `i`, which is 1, 2, 3.
+# The assignment of a value to a slice of a variable at the index `i`, which is 1, 2, 3.
 ASSIGNMENTS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "i": lambda v, i, y: v[i].assign(y[0]),
     "-i": lambda v, i, y: v[-i].assign(y[0]),
@@ -80,31 +80,31 @@ ASSIGNMENTS: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 def in_loop(call: Callable[[Any], Any]) -> Any:
-    """The results of a loop for i from 1 to 3, which XLA does not unroll."""
+    """Returns the results of a loop for i from 1 to 3, which XLA does not unroll."""
     first = call(tf.constant(1))
-    every = tf.nest.map_structure(lambda one: tf.TensorArray(one.dtype, 3, element_shape=one.shape), first)
+    every = tf.nest.map_structure(lambda value: tf.TensorArray(value.dtype, 3, element_shape=value.shape), first)
 
     def body(i: Any, every: Any) -> Any:
-        return i + 1, tf.nest.map_structure(lambda array, one: array.write(i - 1, one), every, call(i))
+        return i + 1, tf.nest.map_structure(lambda array, value: array.write(i - 1, value), every, call(i))
 
     _, every = tf.while_loop(lambda i, _: i < 4, body, [tf.constant(1), every])
     return tf.nest.map_structure(lambda array: array.stack(), every)
 
 
-def assert_equal(found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    for name, value in wanted.items():
-        np.testing.assert_allclose(found[name], value, 1e-5, 1e-5, err_msg=name)
+def assert_equal(actual: dict[str, Any], expected: dict[str, Any]) -> None:
+    for name, value in expected.items():
+        np.testing.assert_allclose(actual[name], value, 1e-5, 1e-5, err_msg=name)
 
 
-# Of a known range beside such a place, XLA took the first elements.
+# If a slice also had a known range, XLA took the first elements.
 @pytest.mark.parametrize("call", [read, gradients])
 def test_slices_at_numbers_of_a_loop_have_the_elements_of_plain_tensorflow(call, strategy):
     x = tf.constant(X)
-    found = strategy.run(tf.function(lambda x: in_loop(lambda i: call(x, i)), jit_compile=True, autograph=False), (x,))
-    assert_equal(found, tf.nest.map_structure(lambda *each: tf.stack(each), *(call(x, i) for i in (1, 2, 3))))
+    actual = strategy.run(tf.function(lambda x: in_loop(lambda i: call(x, i)), jit_compile=True, autograph=False), (x,))
+    assert_equal(actual, tf.nest.map_structure(lambda *each: tf.stack(each), *(call(x, i) for i in (1, 2, 3))))
 
 
-# XLA has no assignment at such a place, and failed in words of its own.
+# XLA has no assignment at such a place, and failed with a different message.
 def test_assignments_at_numbers_of_a_loop_change_the_elements_that_plain_tensorflow_changes(strategy):
     def program(variables: dict[str, Any]) -> dict[str, Any]:
         y = tf.constant(X[::-1].copy())
@@ -115,21 +115,21 @@ def test_assignments_at_numbers_of_a_loop_change_the_elements_that_plain_tensorf
 
     with strategy.scope():
         variables = {name: tf.Variable(X) for name in ASSIGNMENTS}
-    plain = {name: tf.Variable(X) for name in ASSIGNMENTS}
-    found = strategy.run(tf.function(lambda: program(variables), jit_compile=True))
-    assert_equal(found, program(plain))
-    assert_equal(variables, plain)
+    host_variables = {name: tf.Variable(X) for name in ASSIGNMENTS}
+    actual = strategy.run(tf.function(lambda: program(variables), jit_compile=True))
+    assert_equal(actual, program(host_variables))
+    assert_equal(variables, host_variables)
 
 
 def test_indices_of_16_bits_reach_into_an_axis_that_is_longer(strategy):
     values = np.arange(40_000, dtype=np.float32)
 
     def total(x):
-        found = tf.zeros([2])
+        sums = tf.zeros([2])
         for i in tf.range(1, 4):
             place = tf.cast(i, tf.int16)
-            found += x[place : place + 2] + tf.stack([x[-place], x[place]])
-        return found
+            sums += x[place : place + 2] + tf.stack([x[-place], x[place]])
+        return sums
 
     assert_equal({"": strategy.run(tf.function(total, jit_compile=True), (values,))}, {"": total(tf.constant(values))})
 
@@ -145,12 +145,12 @@ def test_updates_of_a_tensor_and_their_gradients_equal_those_of_plain_tensorflow
         return [changed, *tape.gradient(loss, [x, y])]
 
     x, y = tf.constant(X), tf.constant(X[:2, 0] * 3)
-    found = strategy.run(
+    actual_steps = strategy.run(
         tf.function(lambda x, y: in_loop(lambda i: updated(x, y, i)), jit_compile=True, autograph=False), (x, y)
     )
-    for at, i in enumerate((1, 2, 3)):
-        for one, other in zip(found, updated(x, y, tf.constant(i)), strict=True):
-            np.testing.assert_allclose(one[at], other, 1e-5, 1e-5)
+    for step, i in enumerate((1, 2, 3)):
+        for actual, expected in zip(actual_steps, updated(x, y, tf.constant(i)), strict=True):
+            np.testing.assert_allclose(actual[step], expected, 1e-5, 1e-5)
 
 
 def test_slices_of_as_many_elements_in_every_run_have_that_shape_while_they_are_traced(strategy):
@@ -161,20 +161,20 @@ def test_slices_of_as_many_elements_in_every_run_have_that_shape_while_they_are_
         for i in tf.range(2):
             half = x[i * 3 : (i + 1) * 3, tf.newaxis, 1:, i]
             shapes.append(half.shape.as_list())
-            shapes.append(x[i : i + 7].shape.as_list())  # It never has that many.
+            shapes.append(x[i : i + 7].shape.as_list())  # The axis never has this size.
             total += tf.reduce_sum(half)
         return total
 
     tf.function(program, jit_compile=True).get_concrete_function(tf.constant(X))
     assert shapes == [[None, 1, None], [None, 5, 4]]
     shapes.clear()
-    found = strategy.run(tf.function(program, jit_compile=True), (tf.constant(X),))
+    actual = strategy.run(tf.function(program, jit_compile=True), (tf.constant(X),))
     assert shapes == [[3, 1, 4], [None, 5, 4]]
-    np.testing.assert_allclose(found, X[:3, 1:, 0].sum() + X[3:, 1:, 1].sum(), 1e-5)
+    np.testing.assert_allclose(actual, X[:3, 1:, 0].sum() + X[3:, 1:, 1].sum(), 1e-5)
 
 
 def at(call: Callable[[Any, Any], Any], i: int) -> Callable[[Any], Any]:
-    """Calls at a number that a program knows at run time alone."""
+    """Calls the function with an index that is known only at run time."""
     return tf.function(
         lambda v: tf.while_loop(lambda j, _: j < i + 1, lambda j, _: (j + 1, call(v, j)), [tf.constant(i), 0.0])[1],
         jit_compile=True,
@@ -195,14 +195,14 @@ def at(call: Callable[[Any, Any], Any], i: int) -> Callable[[Any], Any]:
         (
             lambda v, i: v[i : i + 2].assign(v[:2])[0, 0, 0],
             5,
-            "a slice from] [5] [to] [7] [has not 2 of the 6 elements",
+            "a slice from] [5] [to] [7] [must have 2 of the 6 elements",
         ),
         (
             lambda v, i: v[i : i * 2].assign(v[:2])[0, 0, 0],
             3,
-            "a slice from] [3] [to] [6] [has not 2 of the 6 elements",
+            "a slice from] [3] [to] [6] [must have 2 of the 6 elements",
         ),
-        (lambda v, i: tf.reduce_sum(v[i : i + 2]), 5, "a slice from] [5] [to] [7] [has not 2 of the 6 elements"),
+        (lambda v, i: tf.reduce_sum(v[i : i + 2]), 5, "a slice from] [5] [to] [7] [must have 2 of the 6 elements"),
     ],
 )
 def test_places_outside_of_a_tensor_end_the_run_and_change_nothing(call, i, message, strategy):
@@ -225,12 +225,12 @@ def test_assignment_of_a_number_of_elements_that_the_data_decide_is_refused_with
     with strategy.scope():
         variable = tf.Variable(X)
     with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"(?s)how many.*test_slices\.py:.*tensor_scatter_nd_update"
+        tf.errors.InvalidArgumentError, match=r"(?s)must be static.*test_slices\.py:.*tensor_scatter_nd_update"
     ):
         strategy.run(at(lambda v, i: v[i : i * 2].assign(1.0)[0, 0, 0], 2), (variable,))
 
 
-# What doubles a variable in a function of its own.
+# This function doubles a variable in a separate function.
 INNER: dict[str, Callable[[Any], Any]] = {
     "loop": lambda v: tf.while_loop(lambda i: i < 1, lambda i: (v.assign(v * 2) is None or i + 1,), [0]),
     "branch": lambda v: tf.cond(v[1] > 0, lambda: v.assign(v * 2), v.read_value),
@@ -241,7 +241,7 @@ INNER: dict[str, Callable[[Any], Any]] = {
 }
 
 
-# Of a variable that an index needs, the assignment was lost.
+# The assignment to a variable that an index needs was lost.
 @pytest.mark.parametrize("name", INNER)
 def test_a_variable_keeps_what_a_loop_or_a_branch_assigned_where_an_index_depends_on_it(name, strategy):
     def program(v: Any) -> Any:
@@ -257,7 +257,7 @@ def test_a_variable_keeps_what_a_loop_or_a_branch_assigned_where_an_index_depend
     np.testing.assert_array_equal(result, [70, 80])
 
 
-# Its slices had the size of the image, and the pixels of nobody.
+# The slices had the size of the image, and undefined pixels.
 def test_random_crop_trains_with_the_numbers_of_plain_keras(strategy):
     def trained() -> list[float]:
         keras.utils.set_random_seed(1)

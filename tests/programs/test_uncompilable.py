@@ -1,4 +1,4 @@
-"""What XLA cannot compile is refused in words: operation, layer, the user's line and the way out."""
+"""Programs that XLA cannot compile: the error names the operation, its layer and line, and an alternative."""
 
 from __future__ import annotations
 
@@ -83,10 +83,13 @@ REFUSED = [
     ),
     (
         counts_values,
-        rf"`HistogramFixedWidth` in scope `counter`, {PLACE} .*\(`dataset.map`\), or have the host .*outside_compilation_scope",
+        rf"`HistogramFixedWidth` in scope `counter`, {PLACE} .*\(`dataset.map`\), or let the host .*outside_compilation_scope",
     ),
     (branches, rf"strings \(`AsString`, `StringToNumber`\), {PLACE} \(`return x "),
-    (summarizes, rf"what is here:\n  - `tf.summary` \(`WriteSummary`\) in scope `loss`, {PLACE} \(`tf.summary.scalar"),
+    (
+        summarizes,
+        rf"these operations:\n  - `tf.summary` \(`WriteSummary`\) in scope `loss`, {PLACE} \(`tf.summary.scalar",
+    ),
     (forgets, rf"strings \(`AsString`\), {PLACE} \(`tf.strings.as_string\(x\)`\)"),
 ]
 
@@ -98,11 +101,11 @@ def test_run_names_the_operation_the_line_and_the_way_out(function, message, str
 
 
 def test_all_are_named_in_their_order_by_each_way_to_run(replicas):
-    words = r"here:\n  - a print .*\n  - a Python function.*\n  - `Hist"
+    message = r"operations:\n  - a print .*\n  - a Python function.*\n  - `Hist"
     every = tf.function(lambda x: counts_values(calls_numpy(prints(x))))
     for ipus in (1, 2):
         strategy = replicas(ipus)
-        with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             strategy.run(every, (ONE,))
         with pytest.raises(tf.errors.InvalidArgumentError, match=PRINT):
             tf.function(lambda x: strategy.run(tf.function(prints), (x,))).get_concrete_function(ONE)  # noqa: B023
@@ -127,13 +130,11 @@ def test_graphs_are_not_refused_for_what_no_result_needs_or_what_xla_folds():
         assert session.run(results)[0].tolist() == [5]
 
 
-# XLA:CPU has bounds for such shapes, and so these ran, which no machine would run.
+# XLA:CPU has bounds for such shapes, so these programs ran. No machine would run them.
 def test_shapes_that_depend_on_data_are_refused_and_those_that_xla_knows_are_not(strategy):
     counts = IPUInfeedQueue(tf.data.Dataset.from_tensors(1).repeat())
-    words = (
-        "static shapes, and the shape of the result of `{}`.*, "
-        + PLACE
-        + r" \(`.*`\), depends on data. The way out: {}"
+    message = (
+        "static shapes, and the shape of the result of `{}`.*, " + PLACE + r" \(`.*`\), depends on data. Instead, {}"
     )
     for kind, way_out, function in (
         ("Where", "keep all", lambda x: tf.reduce_sum(tf.gather(x, tf.where(x > 0)))),
@@ -142,21 +143,21 @@ def test_shapes_that_depend_on_data_are_refused_and_those_that_xla_knows_are_not
         ("DynamicPartition", "keep all", lambda x: tf.dynamic_partition(x, tf.cast(x > 0, tf.int32), 2)),
         (
             "StridedSlice",
-            "give it",
+            "pass a Python number",
             lambda x: loops.repeat(2, lambda x, count: x + tf.reduce_sum(x[:count]), [x], counts),
         ),
     ):
         program = tf.function(function, autograph=False)
-        with pytest.raises(tf.errors.InvalidArgumentError, match=words.format(kind, way_out)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message.format(kind, way_out)):
             strategy.run(program, (ONE,))
         if kind != "StridedSlice":
-            with pytest.raises(tf.errors.InvalidArgumentError, match=words.format(kind, way_out)):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=message.format(kind, way_out)):
                 strategy.report(program, (ONE,))
-            with pytest.raises(tf.errors.InvalidArgumentError, match=words.format(kind, way_out)):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=message.format(kind, way_out)):
                 tf.function(lambda x: strategy.run(program, (x,)), autograph=False).get_concrete_function(ONE)  # noqa: B023
 
     def legal(x: Any, n: Any) -> Any:
-        tf.where(x > 0)  # Nobody uses it.
+        tf.where(x > 0)  # The result is unused.
         with scopes.outside_compilation_scope():
             positive = tf.reduce_sum(tf.boolean_mask(x, x > 0))
         chosen = tf.boolean_mask(x, tf.constant([True, False, True]))
@@ -195,7 +196,7 @@ def test_layer_that_cannot_be_compiled_is_named_with_the_way_out(stages, replica
     for use in (lambda: model.evaluate(x, y, batch_size=2, verbose=0), lambda: model.predict(x, 2, verbose=0)):
         with pytest.raises(tf.errors.InvalidArgumentError, match="in layer `own`") as info:
             use()
-        assert "`turn`" not in str(info.value)  # It turns nothing there.
+        assert "`turn`" not in str(info.value)  # The layer rotates nothing in these modes.
 
 
 class Repeating(keras.layers.Layer):

@@ -29,10 +29,10 @@ def _agree(found, expected, rtol, atol=None):
 @pytest.mark.parametrize(
     ("name", "heading"),
     [
-        ("bert", "is of Keras 2 alone:"),
-        ("message_passing", "has scripts run with Keras 2:"),
-        ("resnet", "has scripts run with Keras 2:"),
-        ("unet", "has scripts run with Keras 2:"),
+        ("bert", "exists only in Keras 2:"),
+        ("message_passing", "makes scripts run with Keras 2:"),
+        ("resnet", "makes scripts run with Keras 2:"),
+        ("unet", "makes scripts run with Keras 2:"),
     ],
 )
 def test_reading_a_program_finds_that_it_runs_with_keras_2_and_nothing_missing(name, heading, capsys):

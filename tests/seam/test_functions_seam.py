@@ -1,4 +1,4 @@
-"""Canaries: what `tf.function` keeps of its own is as the seam takes it to be."""
+"""Canaries: private API of `tf.function` behaves as the seam expects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_functions_have_classes_twins_a_lock_and_results(function, program):
     assert not functions.is_compiled(function)
     assert twin.python_function is function.python_function
     assert twin(tf.constant(3.0))["doubled"].numpy() == 6.0
-    with function._lock:  # It can be held twice by its thread.
+    with function._lock:  # Its thread can acquire it again.
         assert function(tf.constant(3.0))["doubled"].numpy() == 6.0
     plain = functions.not_compiled(twin.get_concrete_function(SCALAR))
     assert not plain.function_def.attr["_XlaMustCompile"].b
@@ -66,19 +66,19 @@ def test_definitions_run_under_other_names_with_all_that_they_call():
 def test_traces_are_kept_apart_by_their_target_and_found_again(function):
     call = (tf.constant(5.0),), {}
     assert functions.known_trace(function, *call, "a") is None
-    one, two = (functions.new_trace(function, *call, target)[0] for target in ("a", "b"))
-    assert one is not two
-    for target, trace in (("a", one), ("b", two)):
-        known = functions.known_trace(function, *call, target)
-        assert known is not None
-        assert known[0] is trace
-        assert [value.numpy() for value in known[1]] == [5.0]
+    first, second = (functions.new_trace(function, *call, target)[0] for target in ("a", "b"))
+    assert first is not second
+    for target, trace in (("a", first), ("b", second)):
+        result = functions.known_trace(function, *call, target)
+        assert result is not None
+        assert result[0] is trace
+        assert [value.numpy() for value in result[1]] == [5.0]
     assert functions.known_trace(function, *call, "c") is None
-    assert {one, two} <= set(functions.traces_of(function))
+    assert {first, second} <= set(functions.traces_of(function))
 
 
 @pytest.mark.parametrize(
-    ("signature", "args", "kwargs", "others"),
+    ("signature", "args", "kwargs", "other_args"),
     [
         (None, (tf.constant(1.0), 2), {}, (tf.constant(1.0), 3)),
         (None, (tf.constant(1.0),), {"factor": 2.5}, (tf.constant([1.0]), 2.5)),
@@ -87,7 +87,7 @@ def test_traces_are_kept_apart_by_their_target_and_found_again(function):
     ],
     ids=["a Python value", "a name", "a signature", "a signature of both"],
 )
-def test_a_trace_is_found_by_the_arguments_that_a_call_finds_it_by(signature, args, kwargs, others):
+def test_a_trace_is_found_by_the_arguments_that_a_call_finds_it_by(signature, args, kwargs, other_args):
     calls = []
 
     @tf.function(input_signature=signature)
@@ -98,20 +98,20 @@ def test_a_trace_is_found_by_the_arguments_that_a_call_finds_it_by(signature, ar
     function: Any = scaled
     trace, _ = functions.new_trace(function, args, kwargs, "a")
     traced = len(calls)
-    known = functions.known_trace(function, args, kwargs, "a")
-    assert known is not None
-    assert known[0] is functions.new_trace(function, args, kwargs, "a")[0] is trace
+    result = functions.known_trace(function, args, kwargs, "a")
+    assert result is not None
+    assert result[0] is functions.new_trace(function, args, kwargs, "a")[0] is trace
     assert scaled.get_concrete_function(*args, **kwargs).graph is trace.graph
     assert len(calls) == traced
-    if others is not None:
-        assert functions.known_trace(function, others, {}, "a") is None
+    if other_args is not None:
+        assert functions.known_trace(function, other_args, {}, "a") is None
 
 
 def test_functions_are_made_with_attributes_other_captures_and_of_graphs():
-    made = functions.traced_once(lambda x: x + 1.0, [tf.constant(1.0)], "plus", {"_XlaMustCompile": True})
-    assert functions.execute(made, [tf.constant(1.0)], []).numpy() == 2.0
-    assert made.function_def.attr["_XlaMustCompile"].b
-    assert made.name.startswith(b"__inference_plus")
+    plus = functions.traced_once(lambda x: x + 1.0, [tf.constant(1.0)], "plus", {"_XlaMustCompile": True})
+    assert functions.execute(plus, [tf.constant(1.0)], []).numpy() == 2.0
+    assert plus.function_def.attr["_XlaMustCompile"].b
+    assert plus.name.startswith(b"__inference_plus")
     captured = tf.constant(10.0)
     program: Any = tf.function(lambda x: x + captured).get_concrete_function(SCALAR)
     [tensor] = program.captured_inputs
@@ -131,7 +131,7 @@ def test_arguments_become_flat_inputs(function, program):
     assert alone.numpy() == 3.0
     with pytest.raises(TypeError):
         functions.flat_inputs_of_call(program, (), {})
-    # A program has a parameter for each of `**kwargs`: one of the same name is not bound as they are.
+    # A program has one parameter for each value in `**kwargs`. A value named `kwargs` must be bound again.
     variadic: Any = tf.function(lambda **kwargs: kwargs["kwargs"] + 1.0)
     _, [value] = functions.new_trace(variadic, (), {"kwargs": tf.constant(4.0)}, "a")
     assert value.numpy() == 4.0
@@ -142,53 +142,53 @@ def test_the_program_of_xla_can_be_read(program):
 
     serialized = functions.hlo_of(program, [tf.constant(1.0)], "/job:localhost/replica:0/task:0/device:CPU:0")
     module = xla.HloModuleProto.FromString(serialized)
-    opcodes = {each.opcode for part in module.computations for each in part.instructions}
-    assert {"parameter", "multiply"} <= opcodes
-    types = {each.shape.element_type for part in module.computations for each in part.instructions}
+    instructions = [instruction for computation in module.computations for instruction in computation.instructions]
+    assert {"parameter", "multiply"} <= {instruction.opcode for instruction in instructions}
+    types = {instruction.shape.element_type for instruction in instructions}
     assert xla.PrimitiveType.Value("F32") in types
 
 
 def test_variables_of_a_first_trace_get_their_values_by_a_function_that_is_known(monkeypatch):
-    found: list[tuple[str, bool]] = []
-    known = functions.initializes_variables
+    checked: list[tuple[str, bool]] = []
+    original = functions.initializes_variables
 
-    def asked(graph: Any) -> bool:
-        found.append((graph.name, known(graph)))
-        return found[-1][1]
+    def check(graph: Any) -> bool:
+        checked.append((graph.name, original(graph)))
+        return checked[-1][1]
 
-    monkeypatch.setattr(functions, "initializes_variables", asked)
-    made: list[tf.Variable] = []
+    monkeypatch.setattr(functions, "initializes_variables", check)
+    created: list[tf.Variable] = []
 
     @tf.function(jit_compile=True)
     def program(x: tf.Tensor) -> Any:
-        if not made:
-            made.append(tf.Variable(lambda: tf.ones([2])))
-        return made[0] * x
+        if not created:
+            created.append(tf.Variable(lambda: tf.ones([2])))
+        return created[0] * x
 
     strategy = ipu.IPUStrategy()
     with strategy.scope():
         assert strategy.run(program, [tf.ones([2])]).numpy().tolist() == [1, 1]
-    assert [name for name, is_it in found if is_it] == ["initialize_variables"]
-    assert len(found) > 1
+    assert [name for name, initializes in checked if initializes] == ["initialize_variables"]
+    assert len(checked) > 1
 
 
 class Thing:
-    """Compared by identity."""
+    """An argument that is compared by identity."""
 
 
 def test_parts_of_arguments_are_told_apart():
     @tf.function
-    def program(x: tf.Tensor, setting: Any, *, rest: Any) -> tf.Tensor:
-        del setting, rest
+    def program(x: tf.Tensor, setting: Any, *, options: Any) -> tf.Tensor:
+        del setting, options
         return x
 
     thing = Thing()
-    traced: Any = program.get_concrete_function(tf.zeros([2, 3]), [1, thing], rest={"a": (tf.zeros([], tf.int32),)})
+    traced: Any = program.get_concrete_function(tf.zeros([2, 3]), [1, thing], options={"a": (tf.zeros([], tf.int32),)})
     assert functions.leaves_of(traced) == {
         "x": functions.Leaf("tensor", "float32(2, 3)", (2, 3), "float32"),
         "setting[0]": functions.Leaf("value", "1", dtype="int"),
         "setting[1]": functions.Leaf("object", str(id(thing)), dtype="Thing"),
-        "rest['a'][0]": functions.Leaf("tensor", "int32()", (), "int32"),
+        "options['a'][0]": functions.Leaf("tensor", "int32()", (), "int32"),
     }
     unknown = {"x": tf.TensorSpec(None), "y": None}
     assert functions.leaves_of_spec("data", unknown) == {

@@ -1,4 +1,4 @@
-"""Canaries: the graphs of functions are as the seam takes them to be."""
+"""Canaries: graphs of functions behave as the seam expects."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def test_a_graph_knows_that_it_will_be_compiled():
     def outer(x: Any) -> Any:
         with graphs.in_compilation_context(context):
             assert graphs.compilation_context(default_graph(), Apart) is context
-            one = inner(x)
-        return one + inner(x)
+            compiled = inner(x)
+        return compiled + inner(x)
 
     outer.get_concrete_function(SCALAR)
-    # Functions that are traced in the context are traced apart.
+    # A function that is traced in the context has another trace outside of it.
     assert contexts == [True, context, False, None]
 
 
@@ -102,9 +102,9 @@ def test_functions_that_a_graph_calls_are_found():
     assert graphs.called_graph(program.graph, "of no function") is None
     assert graphs.enclosing(inside) is program.graph
     assert graphs.enclosing(tf.Graph()) is None
-    other = graphs.FunctionGraph("other")
-    graphs.hold_function(other, graphs.function_named(program.graph, name))
-    assert name in graphs.functions_in(other)
+    second_graph = graphs.FunctionGraph("other")
+    graphs.hold_function(second_graph, graphs.function_named(program.graph, name))
+    assert name in graphs.functions_in(second_graph)
 
 
 def test_a_function_is_traced_into_a_graph_of_ours_that_sees_captures_and_operations():
@@ -137,7 +137,7 @@ def test_side_effects_of_a_block_must_run_in_order():
         with graphs.in_order_of_side_effects() as order:
             variable.assign_add(1.0)
             variable.assign(10.0 * variable)
-        assert {each.type for each in order.ops_which_must_run} >= {"AssignAddVariableOp", "AssignVariableOp"}
+        assert {operation.type for operation in order.ops_which_must_run} >= {"AssignAddVariableOp", "AssignVariableOp"}
         return tf.identity(0.0)
 
     program()
@@ -148,8 +148,8 @@ def test_inputs_and_calls_that_only_read_are_known():
     read, written = tf.Variable(1.0), tf.Variable(2.0)
     program: Any = tf.function(lambda: written.assign_add(read)).get_concrete_function()
     handles = [outer for outer, _ in program.graph.captures]
-    assert [handles[at] is read.handle for at in graphs.read_only_inputs(program.graph)] == [True]
-    graphs.declare_read_only("ReadVariableOp")  # It is already.
+    assert [handles[index] is read.handle for index in graphs.read_only_inputs(program.graph)] == [True]
+    graphs.declare_read_only("ReadVariableOp")  # It is declared already.
     assert graphs.definition_of("ReadVariableOp").name == "ReadVariableOp"
     assert graphs.definition_of("NoSuchOperation") is None
     graph = graphs.FunctionGraph("reading")
@@ -157,7 +157,7 @@ def test_inputs_and_calls_that_only_read_are_known():
         handle = graph.capture(read.handle)
         operation = tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(2.0))
         assert graphs.read_only_inputs(graph) == []
-        graphs.say_read_only(operation, [0])
+        graphs.mark_read_only(operation, [0])
         assert graphs.read_only_inputs(graph) == [0]
 
 
@@ -173,29 +173,30 @@ def test_operations_are_copied_placed_and_marked():
             total = x + 1.0
         assert not graphs.has_attribute_now("_mark")
         graphs.leave_attribute("_left", value)
-        left = total * 2.0
+        marked = total * 2.0
         graphs.leave_attribute("_left", None)
         assert graphs.attribute_now("_left") is None
-        copied = graphs.copy_operation(graph, left.op, [x, x], {"T": left.op.node_def.attr["T"]}).outputs[0]
+        attributes = {"T": marked.op.node_def.attr["T"]}
+        copied = graphs.copy_operation(graph, marked.op, [x, x], attributes).outputs[0]
         graphs.set_attribute(copied.op, "_set", value)
         graphs.place(copied.op, "/device:CPU:0")
         assert total.op.get_attr("_mark") == b"here"
-        assert left.op.get_attr("_left") == b"here"
+        assert marked.op.get_attr("_left") == b"here"
         assert copied.op.get_attr("_set") == b"here"
         assert copied.op.device == "/device:CPU:0"
-        assert copied.op.type == left.op.type
+        assert copied.op.type == marked.op.type
         return copied
 
     assert program(tf.constant(3.0)).numpy() == 9.0
 
 
 def test_graphs_share_python_functions_and_replace_inputs():
-    one, other = tf.Graph(), tf.Graph()
-    graphs.share_python_functions(one, other)
-    with one.as_default():
+    inner, outer = tf.Graph(), tf.Graph()
+    graphs.share_python_functions(inner, outer)
+    with inner.as_default():
         tf.numpy_function(lambda: 1.0, [], tf.float64)
-    assert one._py_funcs_used_in_graph is other._py_funcs_used_in_graph  # pyright: ignore[reportAttributeAccessIssue]
-    assert len(other._py_funcs_used_in_graph) == 1  # pyright: ignore[reportAttributeAccessIssue]
+    assert inner._py_funcs_used_in_graph is outer._py_funcs_used_in_graph  # pyright: ignore[reportAttributeAccessIssue]
+    assert len(outer._py_funcs_used_in_graph) == 1  # pyright: ignore[reportAttributeAccessIssue]
 
     @tf.function
     def function(x: tf.Tensor) -> tf.Tensor:
@@ -227,14 +228,14 @@ def test_the_graph_of_what_a_loop_runs_is_taken_for_one():
 
 
 def test_the_graph_of_the_process_is_not_being_built():
-    found: list[list[Any]] = []
+    built: list[list[Any]] = []
 
     @tf.function
     def function() -> None:
-        found.append(graphs.being_built())
+        built.append(graphs.being_built())
 
     function()
-    assert [graphs.is_function(graph) for graph in found[0]] == [True]
+    assert [graphs.is_function(graph) for graph in built[0]] == [True]
     assert graphs.being_built() == []
     with tf.Graph().as_default() as graph:
         assert graphs.being_built() == [graph]
@@ -244,11 +245,11 @@ def test_branches_are_told_from_loops_and_from_graphs_that_run_in_one():
     class Stage(graphs.FunctionGraph):
         runs_in_loop = True
 
-    found: list[tuple[bool, bool]] = []
+    flags: list[tuple[bool, bool]] = []
 
     def note(x: Any) -> Any:
         graph = default_graph()
-        found.append((graphs.is_branch(graph), graphs.in_loop(graph)))
+        flags.append((graphs.is_branch(graph), graphs.in_loop(graph)))
         return x
 
     @tf.function(autograph=False)
@@ -258,13 +259,13 @@ def test_branches_are_told_from_loops_and_from_graphs_that_run_in_one():
         return note(x)
 
     function(tf.constant(1.0))
-    assert [branch for branch, _ in found] == [True, False, False]
-    found.clear()
+    assert [branch for branch, _ in flags] == [True, False, False]
+    flags.clear()
     with Stage("stage").as_default():
         note(None)
         tf.cond(tf.ones([]) > 0, lambda: note(tf.constant(1)), lambda: note(tf.constant(1)))
     note(None)
-    assert [in_loop for _, in_loop in found] == [True, True, True, False]
+    assert [in_loop for _, in_loop in flags] == [True, True, True, False]
 
 
 def test_a_traced_graph_is_called_by_its_name_with_what_it_captures_and_its_later_inputs():
@@ -275,19 +276,19 @@ def test_a_traced_graph_is_called_by_its_name_with_what_it_captures_and_its_late
         graph = graphs.LoopBodyGraph("sum")
         later = []
 
-        def body(one: Any) -> Any:
+        def body(term: Any) -> Any:
             later.append(tf.compat.v1.placeholder(tf.float32, []))
-            variable.assign_add(one + y + later[0])
+            variable.assign_add(term + y + later[0])
             variable.assign(2.0 * variable)
-            return [one * y]
+            return [term * y]
 
         graphs.trace_into(graph, body, (SCALAR,))
         graph.inputs = [graph.inputs[0], *later, *graph.internal_captures]
         function = functions.of_graph("__ipu_traced", graph, called=False)
         graphs.hold_function(default_graph(), function)
         inputs = [x, tf.constant(0.5), *graph.external_captures]
-        [found] = tf.raw_ops.StatefulPartitionedCall(args=inputs, Tout=[tf.float32], f=function.name)
-        return found
+        [product] = tf.raw_ops.StatefulPartitionedCall(args=inputs, Tout=[tf.float32], f=function.name)
+        return product
 
     assert program(tf.constant(1.5), tf.constant(2.0)).numpy() == 3.0
-    assert variable.numpy() == 28.0, "side effects come in their order"
+    assert variable.numpy() == 28.0, "side effects run in order"

@@ -1,4 +1,4 @@
-"""Canaries: models, layers, data and optimizers of a Keras are as its adapter takes them to be; `make test` tries both."""
+"""Canaries: models, layers, data and optimizers of both versions of Keras behave as their adapter expects."""
 
 from __future__ import annotations
 
@@ -50,16 +50,18 @@ def test_models_are_called_and_built_with_symbols():
     symbol = internals.called_with_symbols(model, internals.symbol([None, 3], tf.float32), training=True)
     assert tuple(symbol.shape) == (None, 2)
     assert model.built
-    other = keras.Sequential([layers.Dense(2)])
-    other.compile("sgd", "mse", metrics=["mae"])
-    internals.build_for_training(other, (internals.symbol([5, 3], "float32"), internals.symbol([5, 2], "float32")))
-    assert internals.variables_of(other.optimizer)
-    assert list((internals.built_shapes(other) or {}).values()) == [(5, 3)]
+    compiled = keras.Sequential([layers.Dense(2)])
+    compiled.compile("sgd", "mse", metrics=["mae"])
+    internals.build_for_training(compiled, (internals.symbol([5, 3], "float32"), internals.symbol([5, 2], "float32")))
+    assert internals.variables_of(compiled.optimizer)
+    assert list((internals.built_shapes(compiled) or {}).values()) == [(5, 3)]
     assert internals.built_shapes(keras.Sequential([layers.Dense(2)])) is None
-    assert internals.input_dtype(other) == "float32"
+    assert internals.input_dtype(compiled) == "float32"
     last = keras.Sequential([layers.Dense(2)])
     last.compile("sgd", "mse")
-    internals.build_plainly(last, data_batch=(internals.symbol([5, 3], "float32"), internals.symbol([5, 2], "float32")))
+    internals.build_by_super(
+        last, data_batch=(internals.symbol([5, 3], "float32"), internals.symbol([5, 2], "float32"))
+    )
     assert last.built is not IS_2
 
 
@@ -111,8 +113,8 @@ def test_calls_of_layers_are_known():
     function = internals.bound_operation(model.get_layer("second"), training=True)
     assert tuple(function(*args, **kwargs).shape) == (1, 2)
     assert not internals.is_made_by_keras(model.get_layer("second"))
-    other = keras.Model(model.inputs, model.outputs[0] * 2.0)
-    assert internals.is_made_by_keras(other.layers[-1]) is IS_2
+    scaled = keras.Model(model.inputs, model.outputs[0] * 2.0)
+    assert internals.is_made_by_keras(scaled.layers[-1]) is IS_2
     internals.forget_calls(model.get_layer("second"), 0)
     assert internals.calls_of(model.get_layer("second")) == []
 
@@ -139,15 +141,15 @@ def test_layers_draw_recompute_and_mask():
     outputs = tf.ones([1, 2, 3])
     internals.put_masks(outputs, [mask] if IS_2 else [])
     assert len(internals.masks_of(outputs)) == int(IS_2)
-    made: dict[str, Any] = {}
+    passed_options: dict[str, Any] = {}
     layer = layers.LSTM(2)
-    internals.make_recurrent(layer, lambda **options: made.update(options), 3, False, units=2)
-    assert made["units"] == 2
+    internals.make_recurrent(layer, lambda **options: passed_options.update(options), 3, False, units=2)
+    assert passed_options["units"] == 2
 
 
 def test_layers_compute_by_other_policies_and_archives_are_written(tmp_path, capsys):
     model = sequential(layers.Dense(2), layers.BatchNormalization())
-    own = [layer.dtype_policy for layer in model.layers]
+    policies = [layer.dtype_policy for layer in model.layers]
     for layer in model.layers:
         internals.set_policy(layer, "mixed_float16")
 
@@ -157,7 +159,7 @@ def test_layers_compute_by_other_policies_and_archives_are_written(tmp_path, cap
             return model(x)
 
     assert half(tf.ones([1, 4])).dtype == tf.float16
-    for layer, policy in zip(model.layers, own, strict=True):
+    for layer, policy in zip(model.layers, policies, strict=True):
         internals.set_policy(layer, policy)
     assert model(tf.ones([1, 4])).dtype == tf.float32
     archive: Any = keras.export.ExportArchive()
@@ -187,9 +189,9 @@ def test_recurrent_layers_of_keras_2_select_by_processor():
 
     for module, name in ((lstm, "lstm"), (gru, "gru")):
         select = getattr(module, f"{name}_with_backend_selection")
-        plain = internals.without_selection(select)  # pyright: ignore[reportAttributeAccessIssue]
-        assert plain is getattr(module, f"standard_{name}")
-        assert inspect.signature(plain).parameters.keys() <= inspect.signature(select).parameters.keys()
+        standard = internals.without_selection(select)  # pyright: ignore[reportAttributeAccessIssue]
+        assert standard is getattr(module, f"standard_{name}")
+        assert inspect.signature(standard).parameters.keys() <= inspect.signature(select).parameters.keys()
 
 
 def test_losses_are_told_apart():
@@ -224,13 +226,13 @@ def test_loops_say_where_they_are(tmp_path):
     model.compile("sgd", "mse", steps_per_execution=2)
     internals.check_compiled(model, "fit")
     internals.check_call(model, "fit")
-    assert internals.steps_at_once(model) == 2
+    assert internals.steps_per_execution(model) == 2
     y = tf.ones([2, 4])
     callback = keras.callbacks.BackupAndRestore(str(tmp_path))
     internals.accept_strategy(callback, tf.distribute.get_strategy())
     model.fit(y, y, batch_size=1, verbose=0)
     assert internals.first_epoch(model) is None
-    internals.begin_with_epoch(model, 1)
+    internals.set_first_epoch(model, 1)
     assert len(model.fit(y, y, epochs=3, verbose=0).epoch) == 2
     assert internals.plain_logs({"loss": np.float32(2.0)}) == {"loss": 2.0}
     internals.count_steps(model, "train", 3)
@@ -246,17 +248,17 @@ def test_a_loop_takes_its_steps_at_once_as_it_begins():
             begun.append(batch)
 
     y = tf.ones([4, 4])
-    with internals.taking_steps(model, 1):
+    with internals.with_steps_per_execution(model, 1):
         model.fit(y, y, batch_size=1, verbose=0, callbacks=[Watch()])
     assert begun == [0, 1, 2, 3]
-    assert internals.steps_at_once(model) == 2
+    assert internals.steps_per_execution(model) == 2
     assert len(model.weights) == weights
     gathering = internals.variables_of_metrics(model)
     assert gathering
-    assert all(isinstance(tf_variable(one), tf.Variable) for one in gathering)
+    assert all(isinstance(tf_variable(variable), tf.Variable) for variable in gathering)
     validated: list[Any] = []
     watch = keras.callbacks.LambdaCallback()
-    watch.on_test_begin = lambda logs=None: validated.append(internals.take_steps_of_validation(model))  # pyright: ignore[reportAttributeAccessIssue]
+    watch.on_test_begin = lambda logs=None: validated.append(internals.use_steps_of_validation_data(model))  # pyright: ignore[reportAttributeAccessIssue]
     model.fit(y, y, batch_size=2, validation_data=(y, y), verbose=0, callbacks=[watch])
     assert validated == [None]
     internals.note_program(model, "train", validated)
@@ -272,9 +274,9 @@ def test_data_are_seen_by_adapters():
     assert (adapter.batch_size, adapter.num_batches, adapter.has_partial_batch) == (3, 2, False)
     assert internals.examples_of(adapter) == 6
     assert internals.is_shuffled(adapter) is True
-    assert internals.goes_on(adapter) is IS_2
+    assert internals.has_all_epochs(adapter) is IS_2
     assert [len(part[0:2]) for part in tf.nest.flatten(internals.arrays_of(adapter))] == [2, 2]
-    (first, _), (second, _) = internals.split_off((x, y), 0.5)
+    (first, _), (second, _) = internals.split_validation_data((x, y), 0.5)
     assert len(first[:]) == len(second[:]) == 3
     dataset = tf.data.Dataset.range(3)
     adapter = internals.adapter_for(dataset, None, None, batch_size=None, shuffle=False, **options)
@@ -305,16 +307,17 @@ def test_optimizers_update_in_one_method(kinds, strategy):
     assert float(internals.scaled_loss(optimizer, tf.constant(2.0))) == 2.0
     half = layers.Dense(1, use_bias=False, kernel_initializer="ones", dtype="float16")
     half.build([None, 1])
-    again = sgd(0.5)
-    internals.build_optimizer(again, [half.kernel])
-    with internals.casting_gradients(again):
-        again.apply_gradients([(tf.constant([[1.0]]), half.kernel)])
+    half_optimizer = sgd(0.5)
+    internals.build_optimizer(half_optimizer, [half.kernel])
+    with internals.casting_gradients(half_optimizer):
+        half_optimizer.apply_gradients([(tf.constant([[1.0]]), half.kernel)])
     assert np.asarray(half.kernel) == [[0.5]]
     if kinds == "optimizers" and IS_2:
-        again = sgd(0.5, gradient_transformers=[lambda pairs: [(one / 2.0, variable) for one, variable in pairs]])
+        halved = [lambda pairs: [(gradient / 2.0, variable) for gradient, variable in pairs]]
+        transforming = sgd(0.5, gradient_transformers=halved)
         slices = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([0]), tf.constant([1, 1]))
-        with internals.transforming_dense(again):
-            again.apply_gradients([(slices, weight)])
+        with internals.transforming_dense(transforming):
+            transforming.apply_gradients([(slices, weight)])
         assert np.asarray(weight) == [[0.25]]
     with internals.scaling_losses(optimizer):
         assert IS_2 or "_compute_gradients" not in vars(optimizer)

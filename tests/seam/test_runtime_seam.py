@@ -1,4 +1,4 @@
-"""Canaries: gradients, devices, strategies, datasets and variables are as the seam takes them to be."""
+"""Canaries: gradients, devices, strategies, datasets and variables behave as the seam expects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCALAR = tf.TensorSpec([], tf.float32)
 
 
 def test_gradients_of_one_graph_are_made_in_another():
-    found: list[Any] = []
+    is_current: list[Any] = []
     forward = tf.function(lambda x: x**3.0, autograph=False)
     program: Any = forward.get_concrete_function(SCALAR)
 
@@ -25,11 +25,11 @@ def test_gradients_of_one_graph_are_made_in_another():
     def backward() -> Any:
         gradient: Any
         [gradient] = gradients.between(program.graph.outputs, program.graph.inputs, None, program.graph)
-        found.append(gradient.graph is tf.compat.v1.get_default_graph())
+        is_current.append(gradient.graph is tf.compat.v1.get_default_graph())
         return 0.0
 
     backward.get_concrete_function()
-    assert found == [True]
+    assert is_current == [True]
 
 
 def test_tapes_take_what_is_recorded_for_them_and_nothing_else():
@@ -77,16 +77,16 @@ def test_operations_and_tapes_say_by_what_they_are_differentiated(monkeypatch):
         return tf.gradients(y, x)[0]
 
     program(tf.constant(3.0))
-    assert recorded == [()]  # An operation of a graph, which has attributes itself.
+    assert recorded == [()]  # Nothing is recorded for an operation of a graph, which has attributes itself.
 
     class Recording(registry.Registry):
         __slots__ = ()
 
         def lookup(self, name: str) -> Any:
-            found = super().lookup(name)
+            gradient = super().lookup(name)
             if name != "Relu":
-                return found
-            return lambda op, upstream: (recorded.append(gradients.recorded_attributes(op)), found(op, upstream))[1]
+                return gradient
+            return lambda op, upstream: (recorded.append(gradients.recorded_attributes(op)), gradient(op, upstream))[1]
 
     x = tf.constant([1.0])
     monkeypatch.setattr(gradients.REGISTRY, "__class__", Recording)
@@ -125,12 +125,12 @@ def test_devices_eager_execution_and_the_seed_are_known():
     assert devices.full_name("/device:CPU:0") == "/job:localhost/replica:0/task:0/device:CPU:0"
     with tf.Graph().as_default(), devices.eagerly():
         assert tf.executing_eagerly()
-    before = devices.global_seed()
+    previous_seed = devices.global_seed()
     try:
         tf.random.set_seed(31)
         assert devices.global_seed() == 31
     finally:
-        tf.random.set_seed(before)  # pyright: ignore[reportArgumentType]  # None takes it back.
+        tf.random.set_seed(previous_seed)  # pyright: ignore[reportArgumentType]  # None removes the seed.
 
 
 def test_a_generator_knows_whether_it_was_made_in_the_scope_of_a_strategy(strategy):
@@ -156,7 +156,7 @@ def test_a_thread_enters_and_leaves_the_modes_of_a_strategy(strategy, refused):
 def test_datasets_have_options_paths_and_shards():
     dataset = tf.data.Dataset.range(3)
     assert isinstance(iter(dataset), variables.OwnedIterator)
-    assert [int(each) for each in variables.as_run(dataset)] == [0, 1, 2]
+    assert [int(element) for element in variables.as_run(dataset)] == [0, 1, 2]
     with tf.Graph().as_default():
         assert isinstance(variables.options_of(tf.data.Dataset.range(3)), tf.data.Options)
     assert isinstance(variables.options_of(dataset), tf.data.Options)
@@ -215,45 +215,45 @@ def test_optimizers_of_tensorflow_1_have_settings_and_slots():
         optimizer.apply_gradients([(tf.constant(1.0), variable)])
         slot = optimizer.get_slot(variable, "momentum")
         assert slot is not None
-        kept: dict[Any, Any] = {}
-        old_keras.take_over_slots(optimizer, kept, ())
-        other = tf.compat.v1.train.MomentumOptimizer(0.5, 0.9)
-        old_keras.take_over_slots(other, kept, ())
-        assert other.get_slot(variable, "momentum") is slot
+        slots: dict[Any, Any] = {}
+        old_keras.take_over_slots(optimizer, slots, ())
+        later_optimizer = tf.compat.v1.train.MomentumOptimizer(0.5, 0.9)
+        old_keras.take_over_slots(later_optimizer, slots, ())
+        assert later_optimizer.get_slot(variable, "momentum") is slot
 
 
 def test_handles_say_what_is_behind_them():
     variable = tf.Variable([1.0, 2.0])
     assert isinstance(variable, variables.ResourceVariable)
-    [behind] = variables.type_behind(variable.handle).shape_and_type
-    assert [dimension.size for dimension in behind.shape.dim] == [2]
+    [data] = variables.handle_data(variable.handle).shape_and_type
+    assert [dimension.size for dimension in data.shape.dim] == [2]
     with tf.Graph().as_default():
         placeholder = tf.compat.v1.placeholder(tf.resource, [])
-        variables.say_same_behind(variable.handle, placeholder)
-        [same] = variables.type_behind(placeholder).shape_and_type
-        assert same.shape == behind.shape
+        variables.copy_handle_data(variable.handle, placeholder)
+        [copied] = variables.handle_data(placeholder).shape_and_type
+        assert copied.shape == data.shape
 
 
 def test_variable_of_a_trace_may_be_made_in_each_one():
-    made = []
+    created = []
 
     @tf.function
     def function(x: Any) -> Any:
         with tf.init_scope():
-            made.append(variables.of_trace(tf.constant(5), "made"))
-        return made[-1] + tf.cast(x, tf.int32)
+            created.append(variables.of_trace(tf.constant(5), "made"))
+        return created[-1] + tf.cast(x, tf.int32)
 
     assert [function(tf.constant(x)).numpy() for x in (1, 2.0)] == [6, 7]
-    assert [one.trainable for one in made] == [False, False]
+    assert [variable.trainable for variable in created] == [False, False]
 
 
 def test_variable_of_a_handle_is_read_assigned_and_fetched_and_in_no_collection():
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         handle = tf.raw_ops.VarHandleOp(dtype=tf.int32, shape=[])
-        made = variables.of_handle(handle, tf.TensorSpec([], tf.int32), "made")
-        session.run(made.assign(5).op)
-        assert session.run([made, made.read_value() + 1]) == [5, 6]
-        assert (made.trainable, tf.compat.v1.global_variables()) == (False, [])
+        variable = variables.of_handle(handle, tf.TensorSpec([], tf.int32), "made")
+        session.run(variable.assign(5).op)
+        assert session.run([variable, variable.read_value() + 1]) == [5, 6]
+        assert (variable.trainable, tf.compat.v1.global_variables()) == (False, [])
 
 
 def test_dataset_of_arrays_has_their_rows_by_variables_on_a_device():
@@ -271,9 +271,9 @@ def test_operations_of_xla_compute_what_they_say():
     @tf.function(jit_compile=True, autograph=False)
     def program(x: Any, image: Any, kernel: Any) -> Any:
         part = xla.read_at(x, tf.constant([1]), tf.constant([2]))
-        [kept] = xla.barred([part])
+        [barred] = xla.optimization_barrier([part])
         return (
-            xla.written_at(x, 10.0 * kept, tf.constant([0])),
+            xla.written_at(x, 10.0 * barred, tf.constant([0])),
             xla.convolution(image, kernel, [[0, 0], [0, 0]], kernel_gaps=[2, 2]),
         )
 
@@ -287,30 +287,30 @@ def test_operations_of_xla_compute_what_they_say():
 def test_keras_says_that_it_looks_for_shapes_and_old_keras_has_its_optimizers():
     from tensorflow.python.keras.optimizer_v2 import gradient_descent
 
-    asked: list[bool] = []
+    is_symbolic: list[bool] = []
 
     class Layer(keras.layers.Layer):
         def call(self, x: Any) -> Any:
-            asked.append(old_keras.are_asked_for())
+            is_symbolic.append(old_keras.is_computing_shapes())
             return x
 
     Layer()(keras.Input([2]))
     Layer()(tf.ones([1, 2]))
-    assert asked == [True, False]
+    assert is_symbolic == [True, False]
     assert issubclass(gradient_descent.SGD, old_keras.Optimizer)
     assert old_keras.Optimizer in old_keras.keras_2_optimizers()
 
 
 def test_messages_have_the_forms_that_are_cut():
-    reshape = op_errors.telling_plainly(tf.raw_ops.Reshape)
-    with pytest.raises(tf.errors.InvalidArgumentError) as plain:
+    reshape = op_errors.with_plain_errors(tf.raw_ops.Reshape)
+    with pytest.raises(tf.errors.InvalidArgumentError) as original:
         tf.raw_ops.Reshape(tensor=tf.zeros(3), shape=[2])
-    with pytest.raises(tf.errors.InvalidArgumentError) as told:
+    with pytest.raises(tf.errors.InvalidArgumentError) as simplified:
         reshape(tensor=tf.zeros(3), shape=[2])
-    assert str(plain.value).startswith("{{function_node __wrapped__Reshape")
-    assert "[Op:Reshape]" in str(plain.value)
-    assert str(told.value) == "Input to reshape is a tensor with 3 values, but the requested shape has 2"
-    assert op_errors.plain_message(str(plain.value)) == str(told.value)
+    assert str(original.value).startswith("{{function_node __wrapped__Reshape")
+    assert "[Op:Reshape]" in str(original.value)
+    assert str(simplified.value) == "Input to reshape is a tensor with 3 values, but the requested shape has 2"
+    assert op_errors.plain_message(str(original.value)) == str(simplified.value)
 
     @tf.function
     def function(x: Any) -> Any:
@@ -320,20 +320,20 @@ def test_messages_have_the_forms_that_are_cut():
         function(tf.zeros(3))
     assert str(of_function.value).startswith("Graph execution error:\n\nDetected at node")
     assert op_errors.plain_message(str(of_function.value)).startswith("indices = 7 is not in [0, 3)")
-    assert str(op_errors.told_plainly(of_function.value)).startswith("indices = 7 is not in [0, 3)")
+    assert str(op_errors.with_plain_message(of_function.value)).startswith("indices = 7 is not in [0, 3)")
 
 
 def test_errors_of_our_operations_in_graphs_alone_are_told_plainly(refused):
-    add = op_errors.telling_plainly(tf.raw_ops.AddV2, eagerly=False)
+    add = op_errors.with_plain_errors(tf.raw_ops.AddV2, eagerly=False)
     assert add(x=1.0, y=2.0).numpy() == 3.0
-    untold = patch.object(error_interpolation, "interpolate_graph", lambda message, graph: message)
+    not_interpolated = patch.object(error_interpolation, "interpolate_graph", lambda message, graph: message)
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         add(x=1.0, y=2.0)
         assert {patches.FUNCTION_ERRORS, patches.SESSION_ERRORS} <= set(getattr(graph, patches._PATCHES))
-        op_errors.tell_plainly_in(graph)
+        op_errors.show_plain_errors_in(graph)
         x = tf.compat.v1.placeholder(tf.float32, [None])
         refused(tf.errors.InvalidArgumentError, "Graph execution error", session.run, tf.gather(x, 7), {x: [1.0]})
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session, untold:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session, not_interpolated:
         x = tf.compat.v1.placeholder(tf.float32, [None])
         for name in ("a/IpuGather", "a/Gather"):
             with pytest.raises(tf.errors.InvalidArgumentError) as failure:

@@ -1,4 +1,4 @@
-"""What TensorFlow and Keras keep private is used in one place, and what that place stands on is there."""
+"""Only the seam uses private API of TensorFlow and Keras, each function names it, and it exists."""
 
 import ast
 import functools
@@ -22,9 +22,9 @@ PRIVATE_MODULES = {
     KERAS_SEAM: ("keras.src", "tf_keras.src"),
 }
 
-# Attributes of objects of TensorFlow and Keras that stand outside of the seam all the same.
+# Exceptions: private attributes that modules outside of the seam use.
 ALLOWED = {
-    # A wrapper of an optimizer is to checkpoints what the optimizer inside is, so these overrides hand on to it.
+    # Checkpoints treat a wrapped optimizer like the optimizer inside, so these overrides delegate to it.
     "optimizers/_ipu_optimizer.py": {
         "_create_or_restore_slot_variable",
         "_deferred_dependencies",
@@ -32,7 +32,7 @@ ALLOWED = {
         "_maybe_initialize_trackable",
         "_trackable_children",
     },
-    # Python's own.
+    # These are Python's.
     "compat/_script.py": {"_getframe"},
     "feeds/iterator.py": {"_getframe"},
     "analysis/pipelines/report.py": {"_replace"},
@@ -41,10 +41,10 @@ ALLOWED = {
     "strategy/ipu_strategy.py": {"_replace"},
 }
 
-# Of classes that have no public name, though these attributes of theirs begin with no `_`.
+# Attributes of private classes, though their names do not begin with `_`.
 OF_PRIVATE_CLASSES = {"outer_graph"}
 
-# Of TensorFlow and Keras, though something of the package has the same name.
+# Private attributes of TensorFlow and Keras, though something in this package has the same name.
 THEIRS = {
     "_attr_scope_map",
     "_distribution_strategy",
@@ -64,7 +64,7 @@ THEIRS = {
 
 @functools.cache
 def sources():
-    """(path below the package, its syntax tree)."""
+    """Returns (path below the package, syntax tree) of each module."""
     return [(file.relative_to(ROOT).as_posix(), ast.parse(file.read_text())) for file in sorted(ROOT.rglob("*.py"))]
 
 
@@ -77,7 +77,7 @@ def imported(tree):
 
 
 def test_private_modules_are_imported_and_named_by_the_seam_alone():
-    """Those of IPU TensorFlow are this package's."""
+    """Names of IPU TensorFlow may occur, since `compat` provides them."""
     found = [
         f"{path} imports {name}"
         for path, tree in sources()
@@ -100,7 +100,10 @@ def test_private_modules_are_imported_and_named_by_the_seam_alone():
 
 
 def private_modules_named(tree):
-    """Strings that name a private module, such as what is looked up in `sys.modules`; a sentence may name one too."""
+    """Yields strings that name a private module, such as keys of `sys.modules`.
+
+    Sentences, which have spaces, are ignored.
+    """
     private = tuple(f"{module}." for modules in PRIVATE_MODULES.values() for module in modules)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
@@ -108,7 +111,7 @@ def private_modules_named(tree):
 
 
 def own_names(trees):
-    """Names that the package gives to things of its own: functions, classes, attributes that it sets of itself."""
+    """Yields the names of functions, classes, attributes and variables that the package defines."""
     for _, tree in trees:
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -120,7 +123,7 @@ def own_names(trees):
 
 
 def private_uses(tree):
-    """(line, name) of private attributes of others: of what is neither `self` nor `super()`."""
+    """Yields (line, name) of private attributes of anything but `self`, `cls` and `super()`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             value = node.value
@@ -154,7 +157,7 @@ def test_private_attributes_of_others_are_used_by_the_seam_alone():
 
 
 def seam():
-    """(path, syntax tree) of the modules of the seam."""
+    """Yields (path, syntax tree) of the modules of the seam."""
     for path, tree in sources():
         if (path.startswith(SEAM) and path not in (SEAM + "_patch.py", SEAM + "patches.py")) or path.startswith(
             KERAS_SEAM
@@ -162,18 +165,25 @@ def seam():
             yield path, tree
 
 
-def test_each_function_of_the_seam_says_what_it_stands_on():
+# "Stands on `X`" is the older form of "Uses the private `X`".
+NAMES_PRIVATE_API = re.compile(
+    r"[Ss]tands on|Uses the\s+private\s|[Ss]ee `|is public|has no such|copies more|a scatter"
+)
+
+
+def test_each_function_of_the_seam_names_the_private_api_that_it_uses():
     silent = [
         f"{path}: {node.name}"
         for path, tree in seam()
         for node in tree.body
-        if isinstance(node, ast.FunctionDef) and not (ast.get_docstring(tree) or "").count("\nStands on")
-        # Adapters have functions that stand on public names alone in one Keras.
+        if isinstance(node, ast.FunctionDef)
+        # The docstring of a module may name what all its functions use.
+        and not re.search("\n(Stands on|Uses the private) ", ast.get_docstring(tree) or "")
+        # Some functions of an adapter need no private API in one of both versions of Keras.
         and not (path.startswith(KERAS_SEAM) and not list(private_uses(node)))
-        # One that says so for several of its kind is named by the others, or stands at the head of them.
-        and not re.search(r"[Ss]tands on|; see `|[Ss]ee `|is public|has no such|copies more|a scatter",
-                          ast.get_docstring(node) or "")
-    ]  # fmt: skip
+        # A function may refer to another one that uses the same API.
+        and not NAMES_PRIVATE_API.search(ast.get_docstring(node) or "")
+    ]
     assert not silent
 
 
@@ -191,7 +201,7 @@ def test_each_function_of_the_seam_has_a_canary():
 
 def test_what_is_replaced_is_there():
     for place in sorted({place for patch in patches.TABLE for place in patch.places}):
-        if place.endswith(".__getattr__"):  # What classes of others lack; it calls theirs where they have one.
+        if place.endswith(".__getattr__"):  # The class need not have this method, since the replacement adds it.
             continue
         module, _, path = place.partition(":")
         holder = importlib.import_module(module)
@@ -206,7 +216,7 @@ def traced(x):
 
 
 def test_a_concrete_function_is_made_of_the_attributes_that_are_swapped():
-    """Another one would lead to the function as it was compiled; see `functions.keep_from_compiling`."""
+    """An attribute that is not swapped could lead to the compiled function; see `functions.keep_from_compiling`."""
     concrete = traced.get_concrete_function(tf.TensorSpec([], tf.float32))
     attributes = """arg_keywords attrs captured_inputs delayed_rewrite_functions first_order_tape_functions func_graph
         function_type garbage_collector higher_order_tape_functions inference_function num_positional_args output_shapes"""
@@ -223,23 +233,23 @@ def test_a_function_that_was_to_be_compiled_computes_the_same_when_it_is_not():
 
 
 def test_gradients_are_looked_up_in_the_registry():
-    """What is replaced there is what tapes call."""
+    """Tapes call the replacement."""
     registry = patches.CONVOLUTION_GRADIENT
     seen = []
 
-    def counting(plain):
-        return lambda op, upstream: seen.append(op.type) or plain(op, upstream)
+    def counting(original):
+        return lambda op, upstream: seen.append(op.type) or original(op, upstream)
 
-    other = patches.Patch(*registry.places, why="", lasts=patches.Lifetime.TRACE, until="")
+    patch = patches.Patch(*registry.places, why="", lasts=patches.Lifetime.TRACE, until="")
     image, kernel = tf.ones([1, 4, 4, 1]), tf.ones([2, 2, 1, 1])
-    with other.applied(counting), tf.GradientTape() as tape:
+    with patch.applied(counting), tf.GradientTape() as tape:
         tape.watch(kernel)
         gradient = tape.gradient(tf.nn.conv2d(image, kernel, 1, "VALID"), kernel)
     assert seen == ["Conv2D"]
     assert gradient.shape == kernel.shape
 
 
-# What operations of TensorFlow's do with a resource that they take. Those that are the package's own begin with `Ipu`.
+# Patterns of the names of TensorFlow's operations that have a resource input. Those of this package begin with `Ipu`.
 WRITE_A_VARIABLE = r"""
     Assign\w*VariableOp AssignVariableXlaConcatND Resource(Sparse)?Apply\w+ ResourceScatter\w+ ResourceStridedSliceAssign
     ResourceCountUpTo Rng\w+ Stateful\w+ TPUReshardVariables _TPUReplicate XlaLaunch _XlaCompile
@@ -250,24 +260,26 @@ TAKE_NO_VARIABLE = r"""
     Delete\w+ Rpc\w+ Collective\w+ ResourceAccumulator\w+ Resource(Create|Initialized|Using)Op (Decode|Encode)\w+
     IsResourceHandleRefCounting MakeWeakResourceHandle
 """
-# Readers that no device but a TPU sees.
+# Readers that only run on TPUs.
 FOR_TPUS_ALONE = {"ReadVariableXlaSplitND"}
 
 
 def readers_of_the_device():
-    """The operations of which `device/ipu_device.cc` knows that they only read a variable."""
+    """Returns the operations that `device/ipu_device.cc` lists as readers of variables."""
     source = pathlib.Path(__file__).parents[2] / "tensorflow_ipu" / "kernels" / "device" / "ipu_device.cc"
     [listed] = re.findall(r"kReaders\[\] =([^;]*);", source.read_text())
     return set(re.findall(r"\w+", listed))
 
 
 def test_the_device_knows_each_operation_that_only_reads_a_variable():
-    """One that it does not know makes the next run overwrite the values that replicas have of their own."""
-    known = op_def_pb2.OpList()  # pyright: ignore[reportAttributeAccessIssue]  # Made when it is imported.
-    known.ParseFromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
-    takes = {op.name for op in known.op if any(one.type == tf.resource.as_datatype_enum for one in op.input_arg)}
-    others = re.compile("|".join(f"({one})" for one in (WRITE_A_VARIABLE + TAKE_NO_VARIABLE).split()) + r"|Ipu\w+")
+    """After an operation that is not listed, the next run would overwrite the values of each replica."""
+    operations = op_def_pb2.OpList()  # pyright: ignore[reportAttributeAccessIssue]  # The module is generated at run time.
+    operations.ParseFromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
+    resource = tf.resource.as_datatype_enum
+    takes = {op.name for op in operations.op if any(argument.type == resource for argument in op.input_arg)}
+    patterns = (WRITE_A_VARIABLE + TAKE_NO_VARIABLE).split()
+    no_readers = re.compile("|".join(f"({pattern})" for pattern in patterns) + r"|Ipu\w+")
     readers = readers_of_the_device()
-    assert {name for name in takes if not others.fullmatch(name)} - FOR_TPUS_ALONE <= readers
+    assert {name for name in takes if not no_readers.fullmatch(name)} - FOR_TPUS_ALONE <= readers
     declared = {name for name in auto_control_deps_utils.RESOURCE_READ_OPS if not name.startswith("Ipu")}
     assert declared <= readers

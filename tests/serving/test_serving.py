@@ -1,4 +1,4 @@
-"""Exported models: served by plain TensorFlow as the program answers, with names, steps and frozen weights; their faults."""
+"""Exported models: plain TensorFlow serves them with the results of the program; names, steps, frozen weights, errors."""
 
 import ast
 from typing import Any
@@ -16,7 +16,7 @@ from tensorflow_ipu.serving import export_keras, export_pipeline, export_single_
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 SPEC = tf.TensorSpec([2, 3], tf.float32)
 
-# Loads each model where there is no package of ours, and prints what it takes and answers.
+# Loads each model in a process without this package, and prints its signature and answer.
 SERVER = """
     import sys
     import numpy as np, tensorflow as tf
@@ -25,8 +25,8 @@ SERVER = """
         served = tf.saved_model.load(folder).signatures["serving_default"]
         (name, spec), *_ = served.structured_input_signature[1].items()
         x = np.arange(6, dtype=np.float32).reshape(2, 3)
-        given = tf.strings.as_string(x) if spec.dtype == tf.string else tf.constant(x)
-        answer = {name: value.numpy().tolist() for name, value in served(**{name: given}).items()}
+        request = tf.strings.as_string(x) if spec.dtype == tf.string else tf.constant(x)
+        answer = {name: value.numpy().tolist() for name, value in served(**{name: request}).items()}
         print([name, spec.dtype.name, spec.shape.as_list(), answer])
     assert "tensorflow_ipu" not in sys.modules
     """
@@ -37,7 +37,7 @@ def test_exports_answer_as_the_programs_do_where_this_package_is_not(replicas, r
     folders = [str(tmp_path / name) for name in ("step", "pipeline", "keras")]
     with strategy.scope():
         weights = tf.Variable(tf.random.stateless_normal([3, 4], [1, 2]))
-        words = tf.lookup.StaticHashTable(
+        table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer([f"{i}.000000" for i in range(6)], np.arange(6, dtype=np.float32)), -1.0
         )
 
@@ -50,9 +50,9 @@ def test_exports_answer_as_the_programs_do_where_this_package_is_not(replicas, r
             folders[0],
             16,
             output_names=["product", "most"],
-            preprocessing_step=words.lookup,
+            preprocessing_step=table.lookup,
             preprocessing_step_signature=[tf.TensorSpec([2, 3], tf.string, "words")],
-            postprocessing_step=lambda product, most: (tf.nn.relu(product), most),
+            postprocessing_step=lambda product, largest: (tf.nn.relu(product), largest),
         )
         stages: list[Any] = [
             lambda scale, x: {"x": x * scale, "y": tf.cast(x, tf.float16)},
@@ -74,16 +74,16 @@ def test_exports_answer_as_the_programs_do_where_this_package_is_not(replicas, r
         model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
         export_keras(model, folders[2], batch_size=2)
         outfeed = ipu.IPUOutfeedQueue()
-        found = strategy.run(tf.function(lambda x: step(x), jit_compile=True), (tf.constant(X),))
+        results = strategy.run(tf.function(lambda x: step(x), jit_compile=True), (tf.constant(X),))
         weights_then = weights.numpy()
         weights.assign(tf.zeros([3, 4]))
     del outfeed
-    product, most = (value.numpy() for value in found)
+    product, largest = (value.numpy() for value in results)
     lines = [ast.literal_eval(line) for line in run_script(SERVER, *folders).stdout.splitlines()]
     (of_step, of_pipeline, of_keras) = lines
     assert of_step[1:3] == ["string", [2, 3]]
     np.testing.assert_allclose(of_step[3]["product"], np.maximum(product, 0), rtol=1e-5)
-    assert of_step[3]["most"] == most == 5
+    assert of_step[3]["most"] == largest == 5
     assert of_pipeline[:3] == ["x", "float32", [2, 3]]
     np.testing.assert_allclose(of_pipeline[3]["sums"], np.sum(3 * X @ weights_then, 1) + X[:, 0] + 1, rtol=1e-4)
     np.testing.assert_allclose(of_keras[3]["output_0"], model(X), rtol=1e-5)
@@ -101,13 +101,13 @@ def signed(*specs):
 SIGNED, DATA = signed(SPEC), {"input_dataset": tf.data.Dataset.from_tensors(X)}
 STEPPED = {"preprocessing_step": identity, "preprocessing_step_signature": [SPEC]}
 OF_DICTS = tf.data.Dataset.from_tensors({"x": X})
-UNKNOWN = "what `predict_step` takes cannot be told"
+UNKNOWN = "the signature of `predict_step` cannot be inferred"
 
 
 @pytest.mark.parametrize(
-    ("error", "words", "given"),
+    ("error", "message", "arguments"),
     [
-        (ValueError, f"{UNKNOWN} .*; an `input_dataset`", {}),
+        (ValueError, f"{UNKNOWN}.*, or pass an `input_dataset`", {}),
         (ValueError, UNKNOWN, STEPPED),
         (TypeError, "`iterations` must be a whole number, but is 1.5", {"iterations": 1.5}),
         (ValueError, "`iterations` must be 1 or more, but is 0", {"iterations": 0}),
@@ -118,7 +118,7 @@ UNKNOWN = "what `predict_step` takes cannot be told"
         (TypeError, "`predict_step_signature` must be a list or tuple", {"predict_step_signature": SPEC}),
         (ValueError, "`predict_step_signature` must not be empty", signed()),
         (TypeError, r"`predict_step_signature\[0\]` must be a `tf.TensorSpec`", signed(3)),
-        (ValueError, r"signature` has 2 entries, and `predict_step` takes 1 arguments \(x\)", signed(SPEC, SPEC)),
+        (ValueError, r"signature` has 2 entries, but `predict_step` takes 1 arguments \(x\)", signed(SPEC, SPEC)),
         (ValueError, r"`x` of `predict_step` has shape \(None, 3\)", signed(tf.TensorSpec([None, 3]))),
         (
             ValueError,
@@ -127,24 +127,24 @@ UNKNOWN = "what `predict_step` takes cannot be told"
         ),
         (
             ValueError,
-            "`predict_step` returns 1 values, and what comes after it takes 2",
+            "`predict_step` returns 1 values, but the next step takes 2",
             {**SIGNED, "postprocessing_step": identity, "postprocessing_step_signature": [SPEC] * 2},
         ),
         (TypeError, "`output_names` must be a string or a list", {**SIGNED, "output_names": {1}}),
         (ValueError, "`output_names` has 2 names", {**SIGNED, "output_names": ["a", "b"]}),
     ],
 )
-def test_exports_that_cannot_be_served_are_refused(error, words, given, tmp_path):
+def test_exports_that_cannot_be_served_are_refused(error, message, arguments, tmp_path):
     call: Any = export_single_step
-    with pytest.raises(error, match=words):
-        call(identity, tmp_path / "served", **{"iterations": 4, **given})
+    with pytest.raises(error, match=message):
+        call(identity, tmp_path / "served", **{"iterations": 4, **arguments})
     assert not (tmp_path / "served").exists()
 
 
 def test_pipelines_and_models_that_cannot_be_served_are_refused(tmp_path):
     folder = tmp_path / "served"
     call: Any = export_pipeline
-    for error, words, stages, given in [
+    for error, message, stages, arguments in [
         (TypeError, "`computational_stages` must be a list", identity, {}),
         (TypeError, r"`computational_stages\[1\]` must be a function, but is 3", [identity, 3], {}),
         (ValueError, "at least two", [identity], {}),
@@ -154,8 +154,8 @@ def test_pipelines_and_models_that_cannot_be_served_are_refused(tmp_path):
         (TypeError, "`poplar_options` must be a list", [identity] * 2, {"poplar_options": 3}),
         (ValueError, "`poplar_options` has 1 entries", [identity] * 2, {"poplar_options": [PipelineStageOptions()]}),
     ]:
-        with pytest.raises(error, match=words):
-            call(stages, folder, **{"iterations": 4, **SIGNED, **given})
+        with pytest.raises(error, match=message):
+            call(stages, folder, **{"iterations": 4, **SIGNED, **arguments})
     with pytest.raises(ValueError, match="made outside of an IPU strategy"):
         export_keras(keras.Sequential([keras.Input([3]), keras.layers.Dense(2)]), folder, 2)
 

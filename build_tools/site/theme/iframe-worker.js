@@ -1,4 +1,4 @@
-// The theme searches in a worker, which browsers refuse to pages from file://. There the worker's script runs in a frame.
+// The theme searches in a worker, but browsers allow no workers for pages from file://. There, the script runs in a frame.
 if (location.protocol === "file:")
   window.Worker = class extends EventTarget {
     constructor(url) {

@@ -1,4 +1,4 @@
-"""What a machine would make of a program: whether it fits, how long a step takes, and what takes the time."""
+"""A model of the machine: predicts the memory and the times of a program from its HLO."""
 
 from tensorflow_ipu.analysis.machine.advice import (
     NotAsked,

@@ -1,4 +1,4 @@
-"""What would help a program on a machine: changes, each with the effect that the model predicts for it."""
+"""Suggested changes to a program, each with its predicted effect on speed and memory."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tensorflow_ipu.analysis.saved import SavedValue
 if TYPE_CHECKING:
     from tensorflow_ipu.analysis.machine.report import Report
 
-# A change is worth telling from these on: samples a second, and memory, as shares of what they were.
+# A change is suggested if it multiplies speed by at least `_FASTER`, or memory by at most `_LEANER`.
 _FASTER, _LEANER = 1.02, 0.97
 _VERDICTS = (FITS, MAY_FIT, DOES_NOT_FIT)
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """One change, alone, and what the model predicts of it.
+    """One change to a program, with its predicted effect.
 
     Attributes:
-      change: What to do.
-      speed: Samples a second, as a multiple of what they are without it.
-      memory: Bytes that the fullest IPU then needs, at most.
-      verdict: Whether the program then fits: `fits`, `may fit` or `does not fit`.
+      change: The change, as a phrase.
+      speed: Samples a second with the change, as a multiple of those without it.
+      memory: The bytes that the fullest IPU needs with the change, at most.
+      verdict: `fits`, `may fit` or `does not fit`: the prediction for the program with the change.
     """
 
     change: str
@@ -39,12 +39,12 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class NotAsked:
-    """A change whose effect the model was not asked for.
+    """A change that was not evaluated.
 
     Attributes:
-      change: The change.
-      why: Why that is so, and where there is one, the way to ask.
-      of_models: Whether a report of a Keras model can ask.
+      change: The change, as a phrase.
+      why: The reason, and how to evaluate the change if that is possible.
+      of_models: Whether a report on a Keras model can evaluate the change.
     """
 
     change: str
@@ -54,13 +54,13 @@ class NotAsked:
 
 @dataclass(frozen=True)
 class Recipe(SavedValue):
-    """Changes that belong together.
+    """A combination of changes.
 
     Attributes:
-      steps: The changes in order, each with what it and those before it come to.
-      code: The changes as code to paste; empty where they are of the program's own text.
-      traced: Whether the last step is a report on the whole, traced anew, and not a sum of parts.
-      left: Why nothing fits, and what would; empty where the last step fits.
+      steps: The changes in order. The effect of each includes the changes before it.
+      code: Code to paste that makes the changes; empty if only the program's own source can make them.
+      traced: Whether the last step reports a new trace of the program with all changes, not a sum of predicted parts.
+      left: The reason why no combination fits, and what would fit; empty if the last step fits.
     """
 
     steps: tuple[Suggestion, ...]
@@ -70,18 +70,18 @@ class Recipe(SavedValue):
 
     @property
     def fits(self) -> bool:
-        """Whether the program fits with all changes."""
+        """True if the program fits with all changes."""
         return bool(self.steps) and self.steps[-1].verdict == FITS
 
 
 @dataclass(frozen=True)
 class Suggestions(NotebookView, Sequence[Suggestion]):
-    """What would help, in order: a sequence of suggestions.
+    """The changes that improve a program, best first, as a sequence of `Suggestion`.
 
     Attributes:
-      suggestions: The changes that help.
-      not_asked: Those whose effect is not known, each with the reason.
-      recipe: Changes that help together, where the program does not surely fit; None where there are none.
+      suggestions: The changes that make a step faster or the program smaller.
+      not_asked: The changes that were not evaluated, each with the reason.
+      recipe: A combination of changes for a program that may not fit; None if it fits or no combination helps.
     """
 
     suggestions: tuple[Suggestion, ...] = ()
@@ -89,44 +89,49 @@ class Suggestions(NotebookView, Sequence[Suggestion]):
     recipe: Recipe | None = None
 
     @overload
-    def __getitem__(self, at: int) -> Suggestion: ...
+    def __getitem__(self, index: int) -> Suggestion: ...
     @overload
-    def __getitem__(self, at: slice) -> tuple[Suggestion, ...]: ...
-    def __getitem__(self, at: int | slice) -> Suggestion | tuple[Suggestion, ...]:
-        return self.suggestions[at]
+    def __getitem__(self, index: slice) -> tuple[Suggestion, ...]: ...
+    def __getitem__(self, index: int | slice) -> Suggestion | tuple[Suggestion, ...]:
+        return self.suggestions[index]
 
     def __len__(self) -> int:
         return len(self.suggestions)
 
     def __repr__(self) -> str:
         best = f": first {self[0].change} (x {self[0].speed:.2f}, {self[0].verdict})" if self else ""
-        return f"<{len(self)} suggestion{'s' * (len(self) != 1)}{best}; {len(self.not_asked)} not asked>"
+        noun = "suggestion" if len(self) == 1 else "suggestions"
+        return f"<{len(self)} {noun}{best}; {len(self.not_asked)} not evaluated>"
 
 
-def gathered(report: Report, found: Iterable[Suggestion | NotAsked | Recipe]) -> Suggestions:
-    """Returns the changes that help, in order, and those whose effect is not known."""
-    answers = list(found)
-    recipe = next((each for each in answers if isinstance(each, Recipe)), None)
-    asked = [each for each in answers if isinstance(each, Suggestion)]
-    not_asked = tuple(each for each in answers if isinstance(each, NotAsked))
-    low = report.memory.high * _LEANER
+def gathered(report: Report, advice: Iterable[Suggestion | NotAsked | Recipe]) -> Suggestions:
+    """Returns the changes that help: the fastest first if the program fits, else the smallest first."""
+    entries = list(advice)
+    recipe = next((entry for entry in entries if isinstance(entry, Recipe)), None)
+    evaluated = [entry for entry in entries if isinstance(entry, Suggestion)]
+    not_evaluated = tuple(entry for entry in entries if isinstance(entry, NotAsked))
+    limit = report.memory.high * _LEANER
     if report.memory.verdict == FITS:
-        fits = [each for each in asked if each.verdict == FITS]
-        helps = [a for a in fits if a.speed >= _FASTER or (a.memory <= low and a.speed > 1 / _FASTER)]
-        return Suggestions(tuple(sorted(helps, key=lambda each: -each.speed)), not_asked, recipe)
-    lean = [each for each in asked if each.memory <= low]
-    order = sorted(lean, key=lambda each: (_VERDICTS.index(each.verdict), each.memory))
-    return Suggestions(tuple(order), not_asked, recipe)
+        fitting = [change for change in evaluated if change.verdict == FITS]
+        helpful = [
+            change
+            for change in fitting
+            if change.speed >= _FASTER or (change.memory <= limit and change.speed > 1 / _FASTER)
+        ]
+        return Suggestions(tuple(sorted(helpful, key=lambda change: -change.speed)), not_evaluated, recipe)
+    smaller = [change for change in evaluated if change.memory <= limit]
+    smaller.sort(key=lambda change: (_VERDICTS.index(change.verdict), change.memory))
+    return Suggestions(tuple(smaller), not_evaluated, recipe)
 
 
 @dataclass(frozen=True)
 class SupplyAndDemand:
-    """What a program takes, and what a dataset gives.
+    """The predicted rate at which a program consumes data, and the measured rate at which a dataset produces it.
 
     Attributes:
-      demand: Elements a second that all replicas take together, as predicted.
-      demand_bytes: Bytes a second, likewise.
-      supply: Elements a second that the dataset gave on this host, as measured.
+      demand: Elements a second that all replicas together consume, as predicted.
+      demand_bytes: Bytes a second that all replicas together consume, as predicted.
+      supply: Elements a second that the dataset produced on this host, as measured.
     """
 
     demand: float
@@ -135,20 +140,20 @@ class SupplyAndDemand:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the machine would wait for the dataset."""
+        """True if the machine would wait for the dataset."""
         return self.supply < self.demand
 
     def __str__(self) -> str:
-        taken = f"the program takes {self.demand:,.0f} elements/s ({count_text(self.demand_bytes)}B/s)"
+        demand = f"the program takes {self.demand:,.0f} elements/s ({count_text(self.demand_bytes)}B/s)"
         if self.is_bound:
-            bound = f"bound by data, {self.demand / self.supply:.1f} times too slow"
+            verdict = f"bound by data, {self.demand / self.supply:.1f} times too slow"
         else:
-            bound = f"not bound by data, with room for {self.supply / self.demand:.1f} times as much"
-        return f"{taken}, the dataset gives {self.supply:,.0f} elements/s: {bound}"
+            verdict = f"not bound by data, with room for {self.supply / self.demand:.1f} times as much"
+        return f"{demand}, the dataset gives {self.supply:,.0f} elements/s: {verdict}"
 
 
 def balance_of(report: Report, benchmark: str | bytes | Mapping[str, Any]) -> SupplyAndDemand:
-    rows = [each for each in report.operations if each.kind == "infeed"]
+    rows = [row for row in report.operations if row.kind == "infeed"]
     if not rows:
         raise ValueError(f"`{report.program}` reads no infeed, so no dataset can keep it waiting")
     try:
@@ -156,24 +161,24 @@ def balance_of(report: Report, benchmark: str | bytes | Mapping[str, Any]) -> Su
         supply = float(values["epochs"][-1]["elements_per_second"])
     except (ValueError, KeyError, IndexError, TypeError) as exc:
         raise ValueError(
-            "`benchmark` must be the JSON that `dataset_benchmark` returns (`result.numpy()[0]`), with `elements_per_second`"
-            f" of each of its `epochs`, but is {benchmark!r}"
+            "`benchmark` must be the JSON that `dataset_benchmark` returns (`result.numpy()[0]`), with"
+            f" `elements_per_second` of each of its `epochs`, but is {benchmark!r}"
         ) from exc
-    taken = sum(each.host_bytes for each in rows) / report.seconds
-    return SupplyAndDemand(report.throughput(1), report.replicas * taken, supply)
+    bytes_per_second = sum(row.host_bytes for row in rows) / report.seconds
+    return SupplyAndDemand(report.throughput(1), report.replicas * bytes_per_second, supply)
 
 
 @dataclass(frozen=True)
 class TaskTime:
-    """What one IPU does for a while.
+    """A task of one IPU in a `Timeline`.
 
     Attributes:
-      ipu: Its number within the replica.
-      begin: Seconds from the begin of the pass.
-      end: When it ends, likewise.
+      ipu: The number of the IPU within the replica.
+      begin: The start of the task, in seconds from the start of the pass.
+      end: The end of the task, in seconds from the start of the pass.
       kind: `forward`, `recompute`, `backward`, `update`, `load`, `save` or `exchange`.
-      stage: The stage whose work it is; -1 for an exchange.
-      label: As the plan has it, such as `2F0`: stage 2 forward on micro-batch 0.
+      stage: The stage that the task belongs to; -1 for an exchange.
+      label: The task in the notation of plans, such as `2F0`: stage 2, forward, micro-batch 0.
     """
 
     ipu: int
@@ -186,15 +191,15 @@ class TaskTime:
 
 @dataclass(frozen=True)
 class Timeline(SavedValue):
-    """How a pipeline passes its time.
+    """The predicted tasks of a pipeline's IPUs during one pass.
 
     Attributes:
-      seconds: The time of a pass, from the first micro-batch to the update, without the host.
-      micro_batches: How many micro-batches a pass has.
-      passes: How many passes a run has.
-      bubble: The share of the time of all IPUs in which they wait for others.
-      shown: How many micro-batches `tasks` are for: a pass of many is shown as one of few, with the same ramps.
-      tasks: What the IPUs do, in the order of their begin.
+      seconds: The time of a pass, from the first micro-batch to the update, without transfers to and from the host.
+      micro_batches: The number of micro-batches of a pass.
+      passes: The number of passes of a run.
+      bubble: The share of all IPUs' time that they spend waiting for other IPUs.
+      shown: The number of micro-batches that `tasks` covers. A long pass is shown as a short one with the same ramps.
+      tasks: The tasks, ordered by their start.
     """
 
     seconds: float

@@ -1,4 +1,4 @@
-"""Reads a program: the only module that knows the protocol buffers of HLO, the language that XLA compiles."""
+"""Reads serialized HLO, the language that XLA compiles. No other module uses its protocol buffers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _HALVES_OF_BYTES = {"pred": 2, "s2": 1, "u2": 1, "s4": 1, "u4": 1, "token": 0, "opaque_type": 0}
-# As XLA prints the attributes of a call, such as `{kind = 0 : i64, orthogonal = false}`.
+# XLA prints the attributes of a call as text, such as `{kind = 0 : i64, orthogonal = false}`.
 _ATTRIBUTE = re.compile(r"(\w+) = (-?\d+|true|false)\b")
 _LITERALS = {"s32": "s32s", "s64": "s64s", "u32": "u32s", "u64": "u64s", "pred": "preds"}
 
@@ -66,7 +66,7 @@ class HloInstruction:
 
     @property
     def title(self) -> str:
-        """The name of its TensorFlow operation, if it has one."""
+        """The name of the TensorFlow operation, or else the name in the program."""
         return self.scope or self.name
 
     @property
@@ -81,7 +81,7 @@ class HloInstruction:
 
     @property
     def constant(self) -> int | None:
-        """The value of a `constant` that is an integer or a boolean; None for others."""
+        """The value of a scalar `constant` of integer or boolean type; None for any other operation."""
         kind = _LITERALS.get(self.shape.dtype)
         if self.opcode != "constant" or kind is None or self.shape.dimensions:
             return None
@@ -92,8 +92,8 @@ class HloInstruction:
     def attributes(self) -> dict[str, int]:
         """The integers and booleans among the attributes of a `custom-call`, by name."""
         text = self._proto.backend_config.decode("utf-8", "replace")
-        words = {"true": 1, "false": 0}
-        return {name: words[value] if value in words else int(value) for name, value in _ATTRIBUTE.findall(text)}
+        booleans = {"true": 1, "false": 0}
+        return {name: booleans[value] if value in booleans else int(value) for name, value in _ATTRIBUTE.findall(text)}
 
     def attribute(self, name: str) -> str | None:
         """Returns a frontend attribute, as set by `scopes.frontend_attribute`; None if it is not set."""
@@ -101,13 +101,13 @@ class HloInstruction:
 
     @property
     def permutation(self) -> tuple[int, ...]:
-        """For each dimension of a `transpose`, the dimension of its operand."""
+        """The dimension of the operand that each dimension of a `transpose` reads."""
         return tuple(self._proto.dimensions)
 
     @property
     def window_elements(self) -> int:
         """The number of positions that the window covers."""
-        return math.prod(each.size for each in self._proto.window.dimensions)
+        return math.prod(dimension.size for dimension in self._proto.window.dimensions)
 
     @property
     def product(self) -> Product:
@@ -123,7 +123,7 @@ class Computation:
 
 @dataclass(frozen=True)
 class Product:
-    """A product of matrices, or a convolution as one."""
+    """A product of matrices of rows x depth and depth x columns, for each group; or a convolution in this form."""
 
     groups: int
     rows: int
@@ -137,24 +137,23 @@ class Product:
 
 
 def _dot(operation: HloInstruction) -> Product:
-    numbers = operation._proto.dot_dimension_numbers
+    dimensions = operation._proto.dot_dimension_numbers
     left, right = (operand.shape for operand in operation.operands)
-    groups = math.prod(left.dimensions[at] for at in numbers.lhs_batch_dimensions)
-    depth = math.prod(left.dimensions[at] for at in numbers.lhs_contracting_dimensions)
+    groups = math.prod(left.dimensions[dimension] for dimension in dimensions.lhs_batch_dimensions)
+    depth = math.prod(left.dimensions[dimension] for dimension in dimensions.lhs_contracting_dimensions)
     share = max(1, groups * depth)
     item = min(left.item_bytes, right.item_bytes)
     return Product(max(1, groups), left.elements // share, right.elements // share, max(1, depth), item)
 
 
 def _convolution(operation: HloInstruction) -> Product:
-    numbers = operation._proto.convolution_dimension_numbers
+    dimensions = operation._proto.convolution_dimension_numbers
     image, kernel = (operand.shape for operand in operation.operands)
     groups = max(1, operation._proto.feature_group_count) * max(1, operation._proto.batch_group_count)
-    channels = kernel.dimensions[numbers.kernel_output_feature_dimension]
-    depth = kernel.dimensions[numbers.kernel_input_feature_dimension]
-    depth *= math.prod(kernel.dimensions[at] for at in numbers.kernel_spatial_dimensions)
-    # Of an image that is dilated, as in gradients of strided convolutions, most positions are zeros, which a machine
-    # skips.
+    channels = kernel.dimensions[dimensions.kernel_output_feature_dimension]
+    depth = kernel.dimensions[dimensions.kernel_input_feature_dimension]
+    depth *= math.prod(kernel.dimensions[dimension] for dimension in dimensions.kernel_spatial_dimensions)
+    # Gradients of strided convolutions dilate the image. Most of its positions are then zeros, which the machine skips.
     depth /= math.prod(max(1, window.base_dilation) for window in operation._proto.window.dimensions)
     rows = operation.shape.elements // max(1, channels)
     item = min(image.item_bytes, kernel.item_bytes)
@@ -162,20 +161,20 @@ def _convolution(operation: HloInstruction) -> Product:
 
 
 def read(serialized: bytes, halved: bool = False) -> Computation:
-    from tensorflow_ipu._tensorflow.xla import HloModuleProto  # TensorFlow: saved reports are read without it.
+    from tensorflow_ipu._tensorflow.xla import HloModuleProto  # Imported late, as saved reports need no TensorFlow.
 
     module = HloModuleProto()
     try:
         module.ParseFromString(serialized)
     except Exception as exc:
-        raise ValueError("this is no serialized HLO module") from exc
+        raise ValueError("this is not a serialized HLO module") from exc
     computations: dict[int, Computation] = {}
-    for proto in module.computations:  # Each stands after those that it calls.
+    for proto in module.computations:  # A computation follows all computations that it calls.
         computations[proto.id] = _computation(proto, computations)
     if module.entry_computation_id not in computations:
-        raise ValueError("this is no serialized HLO module: it has no entry computation")
+        raise ValueError("this is not a serialized HLO module: it has no entry computation")
     if halved:
-        for operation in (each for computation in computations.values() for each in computation.operations):
+        for operation in (member for computation in computations.values() for member in computation.operations):
             operation.shape = _halved(operation.shape)
     return computations[module.entry_computation_id]
 
@@ -185,24 +184,24 @@ def _halved(shape: Shape) -> Shape:
     return Shape("f16" if shape.dtype == "f32" else shape.dtype, shape.dimensions, parts)
 
 
-def _computation(proto: Any, known: dict[int, Computation]) -> Computation:
+def _computation(proto: Any, computations: dict[int, Computation]) -> Computation:
     operations: dict[int, HloInstruction] = {}
-    for each in proto.instructions:
-        called = tuple(known[number] for number in each.called_computation_ids)
-        if each.opcode == "call" and called[0].root.opcode == "parameter":  # It returns an argument.
-            operations[each.id] = operations[each.operand_ids[called[0].root.number]]
+    for instruction in proto.instructions:
+        called = tuple(computations[number] for number in instruction.called_computation_ids)
+        if instruction.opcode == "call" and called[0].root.opcode == "parameter":  # It only returns an argument.
+            operations[instruction.id] = operations[instruction.operand_ids[called[0].root.number]]
             continue
-        if each.opcode == "while" and called[0].root.shape.dtype == "pred":
-            called = called[::-1]
-        operations[each.id] = HloInstruction(
-            name=each.name,
-            opcode=each.opcode,
-            shape=_shape(each.shape),
-            operands=tuple(operations[number] for number in each.operand_ids),
+        if instruction.opcode == "while" and called[0].root.shape.dtype == "pred":
+            called = called[::-1]  # The body, then the condition.
+        operations[instruction.id] = HloInstruction(
+            name=instruction.name,
+            opcode=instruction.opcode,
+            shape=_shape(instruction.shape),
+            operands=tuple(operations[number] for number in instruction.operand_ids),
             called=called,
-            scope=each.metadata.op_name,
-            number=each.parameter_number if each.opcode == "parameter" else each.tuple_index,
-            _proto=each,
+            scope=instruction.metadata.op_name,
+            number=instruction.parameter_number if instruction.opcode == "parameter" else instruction.tuple_index,
+            _proto=instruction,
         )
     return Computation(proto.name, tuple(dict.fromkeys(operations.values())), operations[proto.root_id])
 

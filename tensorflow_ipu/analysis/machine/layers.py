@@ -1,4 +1,4 @@
-"""What users know operations by: their layer and the operation in it, without names that TensorFlow and XLA make up."""
+"""Names of operations for users: the layer and the operation in it, without names that TensorFlow and XLA generate."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DEPTHS, _FEW = 3, 4
 
 
 class KnownAs(NamedTuple):
-    """The layer of an operation, as a path, and the operation's name in it."""
+    """The name of an operation for users: the path of its layer, and its name in the layer."""
 
     layer: tuple[str, ...]
     operation: str
@@ -37,17 +37,18 @@ class KnownAs(NamedTuple):
 
 
 class Layers:
-    """The layers of a program, by the name scopes of its operations.
+    """The layers of a program, derived from the name scopes of its operations.
 
-    Keras 3 enters the scope of a layer twice for each call, first to build it. So the operations of the layer `dense` are in
-    `dense_1`, those of a second call in `dense_3`, and none is in `dense` and `dense_2`, by which its scopes are told from
-    others. A layer `dense_1` beside it has `dense_1_2`.
+    Keras 3 enters the scope of a layer twice for each call: once to build the layer, and once to call it. So TensorFlow
+    numbers the scopes of the layer `dense`: the first call has `dense_1`, a second call `dense_3`. No operation is in
+    `dense` or `dense_2`. So the numbered scope `dense_3` is the scope of a layer if `dense_2` is unused. A different
+    layer named `dense_1` has the scope `dense_1_2`.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         paths = {tuple(_parts(name)): _is_gradient(name) for name in names}
         self._operations = paths.keys()
-        # Of gradients, operations of the forward pass are scopes too.
+        # A gradient's path contains the name of a forward operation as a scope, which is not a layer.
         scopes = {path[:end] for path, gradient in paths.items() if not gradient for end in range(1, len(path))}
         used = scopes | paths.keys()
         self._layers: dict[tuple[str, ...], str] = {}
@@ -58,37 +59,40 @@ class Layers:
             name, number = numbered[1], int(numbered[2])
             if (*scope[:-1], f"{name}_{number - 1}" if number > 1 else name) not in used:
                 self._layers[scope] = name
-        found = {self._layer(path) for path in paths}
-        outermost = {layer[0] for layer, _ in found if layer and _}
+        found_layers = {self._layer(path) for path in paths}
+        outermost = {layer[0] for layer, end in found_layers if layer and end}
         self._model = outermost.pop() if len(outermost) == 1 else ""
 
     def _layer(self, path: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
-        """Returns the layer of an operation, and how many parts of its path name a layer of Keras; else its scopes, and 0."""
+        """Returns the layer of an operation, and the number of parts of its path that name a Keras layer.
+
+        If no part names a Keras layer, the layer is the operation's scopes, and the number is 0.
+        """
         end = next((end for end in range(len(path) - 1, 0, -1) if path[:end] in self._layers), 0)
         if end:
-            named = (self._layers.get(path[: at + 1], path[at]) for at in range(end))
-            return tuple(named), end
+            names = (self._layers.get(path[: index + 1], path[index]) for index in range(end))
+            return tuple(names), end
         scopes = itertools.takewhile(
-            lambda at: path[:at] not in self._operations and (at == 1 or not path[at - 1][:1].isupper()),
-            range(1, 1 + next((at for at, part in enumerate(path) if _FUNCTIONS.match(part)), len(path) - 1)),
+            lambda size: path[:size] not in self._operations and (size == 1 or not path[size - 1][:1].isupper()),
+            range(1, 1 + next((index for index, part in enumerate(path) if _FUNCTIONS.match(part)), len(path) - 1)),
         )
         return path[: len(list(scopes))], 0
 
     def known_as(self, name: str, kind: str = "") -> KnownAs:
-        """Returns the layer and name by which users know an operation."""
+        """Returns the layer of an operation and its name in it. `kind` replaces a name that XLA generated."""
         path = tuple(_parts(name))
         layer, end = self._layer(path)
-        rest = [part.replace("_grad", "") for part in path[end or len(layer) :] if part]
+        parts = [part.replace("_grad", "") for part in path[end or len(layer) :] if part]
         if end and len(layer) > 1 and layer[0] == self._model:
             layer = layer[1:]
-        operation = "/".join(part for part, _ in itertools.groupby(rest)) or kind or "value"
-        if "." in operation:  # XLA's own name, such as `fusion.12`.
+        operation = "/".join(part for part, repeats in itertools.groupby(parts)) or kind or "value"
+        if "." in operation:  # XLA generates names such as `fusion.12`.
             operation = kind or operation.partition(".")[0]
         return KnownAs(layer, f"{operation} (gradient)" if _is_gradient(name) else operation)
 
 
 def _without_part(name: str) -> str:
-    """Removes the pass of a pipeline from a name. A loop of gradients repeats the name: only the inner one is kept."""
+    """Returns a name without the pass of a pipeline. Of nested `gradients` scopes, only the innermost one stays."""
     return _REPEATED.sub("gradients/", _PART.sub("", name.rsplit(";", 1)[-1], count=1))
 
 
@@ -97,29 +101,29 @@ def _is_gradient(name: str) -> bool:
 
 
 def _parts(name: str) -> list[str]:
-    """Returns the parts of a name that the user chose; the last one is empty if TensorFlow chose the operation's name."""
+    """Returns the parts of a name that the user chose. The last one is empty if TensorFlow generated it."""
     *scopes, operation = _without_part(name).split("/")
     return [*(part for part in scopes if not _INTERNAL.match(part)), "" if _INTERNAL.match(operation) else operation]
 
 
 def layers_of(report: Report) -> Layers:
-    alive = (name for memory in report.memories for name, _ in memory.largest)
-    return Layers((*(each.name for each in report.operations), *alive))
+    alive = (name for memory in report.memories for name, size in memory.largest)
+    return Layers((*(row.name for row in report.operations), *alive))
 
 
 def name_in(layers: Layers, row: OperationTime) -> str:
-    """Returns the name by which users know an operation of a report, with its pass of a pipeline."""
-    known = str(layers.known_as(row.name, row.kind))
-    return f"{known.removesuffix(' (gradient)')} ({row.part})" if row.part else known
+    """Returns the name of a report's operation for users, with its pass of a pipeline."""
+    name = str(layers.known_as(row.name, row.kind))
+    return f"{name.removesuffix(' (gradient)')} ({row.part})" if row.part else name
 
 
 def plain_name(name: str) -> str:
-    """Removes the parts of a name that TensorFlow and XLA make up."""
+    """Returns a name without the parts that TensorFlow and XLA generate."""
     return "/".join(filter(None, _parts(name))) or name.rsplit("/", 1)[-1]
 
 
 def shortened(name: str, width: int) -> str:
-    """Cuts the middle out of a long name: its begin names the layer, and its end the operation."""
+    """Returns a name without its middle if it is too long: its start names the layer, and its end the operation."""
     if len(name) <= width:
         return name
     begin = (width - 3) // 2
@@ -127,7 +131,7 @@ def shortened(name: str, width: int) -> str:
 
 
 def grouped(layers: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """Returns the group of each layer: the begin of its path, at the least depth with several groups."""
-    found = set(layers)
-    depth = next((depth for depth in range(1, _DEPTHS) if len({layer[:depth] for layer in found}) >= _FEW), _DEPTHS)
-    return {layer: "/".join(layer[:depth]) for layer in found}
+    """Returns the group of each layer: the first parts of its path, as many as it takes to have `_FEW` groups."""
+    unique = set(layers)
+    depth = next((depth for depth in range(1, _DEPTHS) if len({layer[:depth] for layer in unique}) >= _FEW), _DEPTHS)
+    return {layer: "/".join(layer[:depth]) for layer in unique}

@@ -1,4 +1,4 @@
-"""What of a program's data is in memory at a time."""
+"""Liveness analysis: the buffers of a program that are in memory while each operation runs, and their peak."""
 
 from __future__ import annotations
 
@@ -12,38 +12,53 @@ from tensorflow_ipu.analysis.machine.hlo import Computation, HloInstruction, Sha
 from tensorflow_ipu.analysis.machine.machine import Machine
 from tensorflow_ipu.analysis.machine.sharding import Placement
 
-# A constant is there anyway; what a tuple names is elsewhere; a loop works in place, and so do most branches.
+# Results without a buffer. Constants are counted separately, tuples only name other results, and loops and
+# most branches work in place.
 _PLACELESS = FREE | {"while", "conditional"}
-# Data that more operations than this are still to read are not looked at: they stay for long in any order.
+# A buffer with more remaining readers than this stays in memory for long in any order, so none of them is made urgent.
 _FEW_READERS = 16
 
 
 def frugal_order(computation: Computation) -> tuple[HloInstruction, ...]:
-    """Orders operations so that each result is computed late and freed early."""
+    """Returns the operations in an order that computes each result late and frees it early."""
     return _Scheduler(computation).order()
 
 
 class _Scheduler:
-    """A list scheduler: among the operations that can run, it takes them by priority."""
+    """A list scheduler that reduces the peak of memory.
+
+    An operation is ready when all its operands have run. Among the ready operations, the order of priority is:
+
+    1. operations that allocate nothing, and urgent operations;
+    2. all others, in the order of `_by_need`.
+
+    The last readers of a buffer become urgent together, as soon as all of them are ready and running them frees at
+    least as many bytes as their own results occupy. For example, when the gradient of a layer arrives, the operations
+    that read its stored activation run at once, and the activation is freed. The order takes O(n log n) time, except
+    that `_look_at` examines up to `_FEW_READERS` readers each time that a buffer changes.
+    """
 
     def __init__(self, computation: Computation) -> None:
         self._operations = computation.operations
-        self._needed = {operation: at for at, operation in enumerate(_by_need(computation))}
+        self._needed = {operation: index for index, operation in enumerate(_by_need(computation))}
         bases = _bases(computation)
         self._reads = {
             operation: tuple(dict.fromkeys(base for operand in operation.operands for base in bases[operand]))
             for operation in self._operations
         }
-        # For each piece of data the operations that are still to read it, and how many of these cannot run yet.
+        # The operations that have not yet read each buffer, and how many of them cannot run yet.
         self._readers: dict[HloInstruction, dict[HloInstruction, None]] = {}
         for operation, read in self._reads.items():
             for base in read:
                 self._readers.setdefault(base, {})[operation] = None
         self._waiting = {base: len(readers) for base, readers in self._readers.items()}
-        # What holds data or hands it on: not what names other data, or is a part of what reads it.
-        self._works = {each for each in self._operations if bases[each] in ((each,), ())}
-        self._own = {each: self._own_bytes(each) if bases[each] == (each,) else 0 for each in self._operations}
-        self._left = self._left_bytes()
+        # The operations that compute: neither views nor operations that are fused into their readers.
+        self._working = {operation for operation in self._operations if bases[operation] in ((operation,), ())}
+        self._own_sizes = {
+            operation: self._own_bytes(operation) if bases[operation] == (operation,) else 0
+            for operation in self._operations
+        }
+        self._remaining_sizes = self._remaining_bytes()
         self._ready: list[tuple[bool, int, HloInstruction]] = []
         self._urgent: set[HloInstruction] = set()
 
@@ -60,13 +75,13 @@ class _Scheduler:
         while self._ready:
             _, _, operation = heapq.heappop(self._ready)
             if operation in order:
-                continue  # It was pushed again, when it became urgent.
+                continue  # It was pushed again when it became urgent.
             order[operation] = None
             for user in users.get(operation, ()):
                 missing[user] -= 1
                 if not missing[user]:
-                    if operation in self._urgent and self._left[operation] < self._own[operation]:
-                        self._urgent.add(user)  # It takes away what was to be taken away.
+                    if operation in self._urgent and self._remaining_sizes[operation] < self._own_sizes[operation]:
+                        self._urgent.add(user)  # `operation` saves memory only when `user` has reduced its result.
                     self._can_run(user)
             for base in self._reads[operation]:
                 del self._readers[base][operation]
@@ -80,59 +95,66 @@ class _Scheduler:
             self._look_at(base)
 
     def _push(self, operation: HloInstruction) -> None:
-        later = self._own[operation] > 0 and operation not in self._urgent
-        heapq.heappush(self._ready, (later, self._needed[operation], operation))
+        can_wait = self._own_sizes[operation] > 0 and operation not in self._urgent
+        heapq.heappush(self._ready, (can_wait, self._needed[operation], operation))
 
     def _look_at(self, base: HloInstruction) -> None:
-        """Makes the remaining readers of some data run next, if all of them can and free at least as much as they leave."""
+        """Makes the remaining readers of a buffer urgent if all can run and free at least what they allocate."""
         readers = self._readers[base]
-        if self._waiting[base] or not self._own[base] or not 0 < len(readers) <= _FEW_READERS:
+        if self._waiting[base] or not self._own_sizes[base] or not 0 < len(readers) <= _FEW_READERS:
             return
         if readers.keys() <= self._urgent:
             return
-        read = dict.fromkeys(each for reader in readers for each in self._reads[reader])
-        freed = sum(self._own[each] for each in read if self._readers[each].keys() <= readers.keys())
-        if sum(self._left[reader] for reader in readers) <= freed:
+        read = dict.fromkeys(buffer for reader in readers for buffer in self._reads[reader])
+        freed = sum(self._own_sizes[buffer] for buffer in read if self._readers[buffer].keys() <= readers.keys())
+        if sum(self._remaining_sizes[reader] for reader in readers) <= freed:
             for reader in readers.keys() - self._urgent:
                 self._urgent.add(reader)
                 self._push(reader)
 
     def _own_bytes(self, operation: HloInstruction) -> int:
-        """Returns the memory of a result; 0 if the caller holds it, or if it replaces an operand without other readers."""
+        """Returns the memory of a result.
+
+        It is 0 if the result is an argument, or if it overwrites an argument that no other operation reads.
+        """
         size = operation.shape.bytes
-        if _is_given(operation):
+        if _is_argument(operation):
             return 0
-        given = [base for base in self._reads[operation] if _is_given(base) and base.shape.bytes == size]
-        lone = any(sum(each in self._works for each in self._readers[base]) == 1 for base in given)
-        return 0 if operation.opcode in IN_PLACE and lone else size
+        arguments = [base for base in self._reads[operation] if _is_argument(base) and base.shape.bytes == size]
+        has_one_reader = any(sum(reader in self._working for reader in self._readers[base]) == 1 for base in arguments)
+        return 0 if operation.opcode in IN_PLACE and has_one_reader else size
 
-    def _left_bytes(self) -> dict[HloInstruction, int]:
-        """Returns the memory that each operation leaves after the only reader of its result has run."""
-        left: dict[HloInstruction, int] = {}
+    def _remaining_bytes(self) -> dict[HloInstruction, int]:
+        """Returns the bytes to which each result shrinks, as long as it has a single reader.
+
+        For example, a product whose only reader is a sum shrinks to the bytes of the sum. A result with several readers
+        keeps its own bytes.
+        """
+        remaining: dict[HloInstruction, int] = {}
         for operation in reversed(self._operations):
-            left[operation] = self._own[operation]
-            readers = [each for each in self._readers.get(operation, ()) if each in self._works]
-            if left[operation] and len(readers) == 1:
+            remaining[operation] = self._own_sizes[operation]
+            readers = [reader for reader in self._readers.get(operation, ()) if reader in self._working]
+            if remaining[operation] and len(readers) == 1:
                 (reader,) = readers
-                if all(base is operation or not self._own[base] for base in self._reads[reader]):
-                    left[operation] = min(left[operation], left[reader])
-        return left
+                if all(base is operation or not self._own_sizes[base] for base in self._reads[reader]):
+                    remaining[operation] = min(remaining[operation], remaining[reader])
+        return remaining
 
 
-def _is_given(operation: HloInstruction) -> bool:
-    """Returns True if the caller holds a result: a parameter, or an element of one."""
+def _is_argument(operation: HloInstruction) -> bool:
+    """Returns True if the caller holds the memory of a result: a parameter, or an element of one."""
     while operation.opcode == "get-tuple-element":
         operation = operation.operands[0]
     return operation.opcode == "parameter"
 
 
 def _by_need(computation: Computation) -> list[HloInstruction]:
-    """Returns the operations in the order in which results need them, those at the end of the longest chains first."""
+    """Returns the operations in depth-first order from the results. The operand with the longest chain comes first."""
     depths: dict[HloInstruction, int] = {}
     for operation in computation.operations:
         depths[operation] = 1 + max((depths[operand] for operand in operation.operands), default=0)
     order: dict[HloInstruction, None] = {}
-    for root in (computation.root, *computation.operations):  # What nothing needs comes last.
+    for root in (computation.root, *computation.operations):  # Operations that the result does not need follow.
         stack = [(root, False)]
         while stack:
             operation, complete = stack.pop()
@@ -142,18 +164,21 @@ def _by_need(computation: Computation) -> list[HloInstruction]:
                 order[operation] = None
                 continue
             stack.append((operation, True))
-            stack += [(each, False) for each in sorted(operation.operands, key=depths.__getitem__)]
+            stack += [(operand, False) for operand in sorted(operation.operands, key=depths.__getitem__)]
     return list(order)
 
 
 def _bases(computation: Computation) -> dict[HloInstruction, tuple[HloInstruction, ...]]:
-    """Returns for each operation those whose memory holds its result; itself if it has memory of its own."""
+    """Returns for each operation the operations whose buffers hold its result.
+
+    An operation that allocates a buffer has itself as the base. A view has the base of its operand.
+    """
     fused = fused_operations(computation.operations, computation.root)
     bases: dict[HloInstruction, tuple[HloInstruction, ...]] = {}
     for operation in computation.operations:
         if operation in fused:
-            bases[operation] = tuple(dict.fromkeys(base for each in operation.operands for base in bases[each]))
-        elif _is_given(operation):
+            bases[operation] = tuple(dict.fromkeys(base for operand in operation.operands for base in bases[operand]))
+        elif _is_argument(operation):
             bases[operation] = (operation,)
         elif operation.opcode in NAMING or operation.opcode == "get-tuple-element":
             bases[operation] = bases[operation.operands[0]]
@@ -164,16 +189,16 @@ def _bases(computation: Computation) -> dict[HloInstruction, tuple[HloInstructio
 
 @dataclass(eq=False)
 class LiveBuffer:
-    """A buffer: its content, its bytes, and whether the caller holds and counts it."""
+    """A buffer: the name of its content, its bytes, and whether the caller owns and counts it."""
 
     name: str
     bytes: int
-    given: bool = False
+    is_argument: bool = False
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The moment at which a computation has the most in memory, without its arguments."""
+    """The moment at which a computation occupies the most memory, without its arguments."""
 
     bytes: int
     buffers: tuple[LiveBuffer, ...]
@@ -183,14 +208,14 @@ class Peak:
 
 _NOTHING = Peak(0, (), 0)
 
-# Of an array its buffers (none for a constant), of a tuple what its elements are.
+# The buffers of an array (none for a constant), or the values of a tuple's elements.
 _Value: TypeAlias = "tuple[LiveBuffer, ...] | list[_Value]"
 
 
 def peak_of(
     computation: Computation, machine: Machine, proportion: float, placement: Placement | None = None, ipu: int = 0
 ) -> Peak:
-    """Returns the peak of a computation in the better of two orders: its own, and a frugal one."""
+    """Returns the peak of a computation in the better of two orders: the program's, and `frugal_order`."""
     return _Liveness(machine, proportion, placement, ipu).peak(computation)
 
 
@@ -210,56 +235,64 @@ class _Liveness:
         return self._peaks[computation]
 
     def _walk_in(self, operations: Sequence[HloInstruction], root: HloInstruction) -> Peak:
+        """Returns the peak of a computation whose operations run in this order.
+
+        The first loop assigns buffers to results and finds the first and last operation of each buffer's life. An
+        operation may reuse the buffer of an operand that is read for the last time. The second loop sweeps over the
+        operations, adds buffers at their start, and removes them after their end. Both loops take linear time.
+        """
         last, last_of_element = _last_uses(operations, root)
         fused = fused_operations(operations, root)
         values: dict[HloInstruction, _Value] = {}
-        # A buffer stays for as long as the last operation that uses a value in it.
+        # A buffer is live until the last operation that uses any of its values.
         ends: dict[LiveBuffer, int] = {}
         begins: dict[int, list[LiveBuffer]] = {}
-        for at, operation in enumerate(operations):
-            if operation in fused:  # What uses it reads what it reads.
-                value = tuple(dict.fromkeys(buffer for each in operation.operands for buffer in _flat(values[each])))
+        for index, operation in enumerate(operations):
+            if operation in fused:  # The reader computes this value itself.
+                value = tuple(
+                    dict.fromkeys(buffer for operand in operation.operands for buffer in _flat(values[operand]))
+                )
             else:
-                value = self._value(operation, values, ends, at)
+                value = self._value(operation, values, ends, index)
             values[operation] = value
-            end = last.get(operation, at)
+            end = last.get(operation, index)
             for number, part in enumerate(value) if isinstance(value, list) else ((0, value),):
                 for buffer in _flat(part):
-                    if buffer not in ends and not buffer.given:
-                        begins.setdefault(at, []).append(buffer)
-                    ends[buffer] = max(ends.get(buffer, at), end, last_of_element.get((operation, number), at))
+                    if buffer not in ends and not buffer.is_argument:
+                        begins.setdefault(index, []).append(buffer)
+                    ends[buffer] = max(ends.get(buffer, index), end, last_of_element.get((operation, number), index))
         finished: dict[int, list[LiveBuffer]] = {}
         for buffer, end in ends.items():
             finished.setdefault(end, []).append(buffer)
-        alive: dict[LiveBuffer, None] = {}  # In the order of their begin.
-        total, best = 0, Peak(0, (), 0)
+        alive: dict[LiveBuffer, None] = {}  # Ordered by start.
+        total, peak = 0, Peak(0, (), 0)
         profile: list[int] = []
-        for at, operation in enumerate(operations):
-            alive.update(dict.fromkeys(begins.get(at, ())))
-            total += sum(buffer.bytes for buffer in begins.get(at, ()))
+        for index, operation in enumerate(operations):
+            alive.update(dict.fromkeys(begins.get(index, ())))
+            total += sum(buffer.bytes for buffer in begins.get(index, ()))
             inner = self._inside(operation)
-            if total + inner.bytes > best.bytes:
-                held = sorted((*alive, *inner.buffers), key=lambda buffer: -buffer.bytes)
-                best = Peak(total + inner.bytes, tuple(held), inner.bytes)
+            if total + inner.bytes > peak.bytes:
+                largest_first = sorted((*alive, *inner.buffers), key=lambda buffer: -buffer.bytes)
+                peak = Peak(total + inner.bytes, tuple(largest_first), inner.bytes)
             if inner.profile:
-                profile += [total + each for each in inner.profile]
+                profile += [total + size for size in inner.profile]
             elif operation.opcode not in FREE:
                 profile.append(total + inner.bytes)
-            for buffer in finished.get(at, ()):
-                if not buffer.given:
+            for buffer in finished.get(index, ()):
+                if not buffer.is_argument:
                     del alive[buffer]
                     total -= buffer.bytes
-        return replace(best, profile=tuple(profile))
+        return replace(peak, profile=tuple(profile))
 
     def _inside(self, operation: HloInstruction) -> Peak:
-        """Returns the memory of an operation while it runs, without operands and result."""
+        """Returns the memory that an operation needs while it runs, besides its operands and result."""
         if operation.called and operation.opcode in ("while", "call", "conditional"):
             return max((self.peak(called) for called in operation.called), key=lambda peak: peak.bytes)
         if not self._is_here(operation):
             return _NOTHING
         temporary = 0
         if self._placement is not None:
-            temporary += sum(each.shape.bytes for each in self._placement.received(operation))
+            temporary += sum(operand.shape.bytes for operand in self._placement.received(operation))
         if operation.opcode in PRODUCTS:
             temporary += grid_of(operation, self._machine, self._proportion).temporary_bytes
         return Peak(temporary, (), temporary) if temporary else _NOTHING
@@ -268,22 +301,22 @@ class _Liveness:
         return self._placement is None or self._ipu in self._placement.of(operation)
 
     def _value(
-        self, operation: HloInstruction, values: dict[HloInstruction, _Value], ends: dict[LiveBuffer, int], at: int
+        self, operation: HloInstruction, values: dict[HloInstruction, _Value], ends: dict[LiveBuffer, int], index: int
     ) -> _Value:
         opcode, operands = operation.opcode, operation.operands
         if opcode in ("constant", "iota"):
             return ()
         if opcode == "parameter":
-            return _new(operation, operation.shape, given=True)
+            return _new(operation, operation.shape, is_argument=True)
         if opcode == "tuple":
             return [values[operand] for operand in operands]
         if opcode == "get-tuple-element":
-            whole = values[operands[0]]
-            return whole[operation.number] if isinstance(whole, list) else whole
+            source = values[operands[0]]
+            return source[operation.number] if isinstance(source, list) else source
         if opcode == "while":
             return self._written(operation, values[operands[0]])
         if opcode == "conditional" and operation.shape.parts and self._is_here(operation):
-            return _chosen(operation, values, ends, at)
+            return _chosen(operation, values, ends, index)
         if opcode in NAMING:
             return values[operands[0]]
         if not self._is_here(operation):
@@ -292,13 +325,13 @@ class _Liveness:
             return _new(operation, operation.shape)
         if opcode in IN_PLACE:
             size = operation.shape.bytes
-            for buffer in (each for operand in operands for each in _flat(values[operand])):
-                if ends[buffer] <= at and buffer.bytes == size:
+            for buffer in (buffer for operand in operands for buffer in _flat(values[operand])):
+                if ends[buffer] <= index and buffer.bytes == size:
                     return (buffer,)
         return _new(operation, operation.shape)
 
     def _written(self, loop: HloInstruction, value: _Value) -> _Value:
-        """Returns the buffers of a loop's values: those of its operand, without constants and mere names."""
+        """Returns the buffers of a loop's values: its operand's buffers, and new ones for constants and views."""
         if not isinstance(value, list):
             return _written(loop, value, loop.shape)
         placement = self._placement
@@ -313,11 +346,11 @@ class _Liveness:
 def _last_uses(
     operations: Sequence[HloInstruction], root: HloInstruction
 ) -> tuple[dict[HloInstruction, int], dict[tuple[HloInstruction, int], int]]:
-    """Returns the last use of each result, whole, and of each element of the tuples among them."""
+    """Returns the index of the last use of each result, and of each element of a result that is a tuple."""
     last: dict[HloInstruction, int] = {}
-    for at, operation in enumerate(operations):
+    for index, operation in enumerate(operations):
         if operation.opcode != "get-tuple-element":
-            last.update(dict.fromkeys(operation.operands, at))
+            last.update(dict.fromkeys(operation.operands, index))
     last[root] = len(operations)
     elements: dict[tuple[HloInstruction, int], int] = {}
     for operation in operations:
@@ -327,40 +360,43 @@ def _last_uses(
     return last, elements
 
 
-def _new(operation: HloInstruction, shape: Shape, given: bool = False, elsewhere: bool = False) -> _Value:
+def _new(operation: HloInstruction, shape: Shape, is_argument: bool = False, elsewhere: bool = False) -> _Value:
     if shape.dtype == "tuple":
-        return [_new(operation, part, given, elsewhere) for part in shape.parts]
-    return (LiveBuffer(operation.title, 0 if elsewhere else shape.bytes, given),)
+        return [_new(operation, part, is_argument, elsewhere) for part in shape.parts]
+    return (LiveBuffer(operation.title, 0 if elsewhere else shape.bytes, is_argument),)
 
 
 def _written(operation: HloInstruction, value: _Value, shape: Shape) -> _Value:
     if isinstance(value, list):
-        return [_written(operation, *each) for each in zip(value, shape.parts, strict=True)]
+        return [_written(operation, *element) for element in zip(value, shape.parts, strict=True)]
     return value if len(value) == 1 and value[0].bytes == shape.bytes else _new(operation, shape)
 
 
 def _chosen(
-    operation: HloInstruction, values: dict[HloInstruction, _Value], ends: dict[LiveBuffer, int], at: int
+    operation: HloInstruction, values: dict[HloInstruction, _Value], ends: dict[LiveBuffer, int], index: int
 ) -> _Value:
-    """Returns the buffers in which a conditional leaves its results."""
-    found: list[_Value] = []
-    taken: set[LiveBuffer] = set()
+    """Returns the buffers of a conditional's results.
+
+    A result reuses the buffer of an argument that a branch returns.
+    """
+    results: list[_Value] = []
+    reused: set[LiveBuffer] = set()
     for number, part in enumerate(operation.shape.parts):
         place: LiveBuffer | None = None
         for branch, operand in zip(operation.called, operation.operands[1:], strict=True):
-            given, element = values[operand], _handed_on(branch, number)
-            if element is None or not isinstance(given, list):
+            argument, element = values[operand], _returned_argument(branch, number)
+            if element is None or not isinstance(argument, list):
                 continue
-            for buffer in _flat(given[element]):
-                if ends[buffer] <= at and buffer.bytes == part.bytes and buffer not in taken:
+            for buffer in _flat(argument[element]):
+                if ends[buffer] <= index and buffer.bytes == part.bytes and buffer not in reused:
                     place = buffer
-        found.append(_new(operation, part) if place is None else (place,))
-        taken.update(() if place is None else (place,))
-    return found
+        results.append(_new(operation, part) if place is None else (place,))
+        reused.update(() if place is None else (place,))
+    return results
 
 
-def _handed_on(branch: Computation, number: int) -> int | None:
-    """Returns which element of its argument a branch returns as an element of its result; None if it computes the element."""
+def _returned_argument(branch: Computation, number: int) -> int | None:
+    """Returns the index of the argument that a branch returns as result `number`; None if it computes this result."""
     if branch.root.opcode != "tuple":
         return None
     result = branch.root.operands[number]

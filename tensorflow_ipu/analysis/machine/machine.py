@@ -1,4 +1,4 @@
-"""One IPU as numbers: its tiles, their memory, and what they do in a cycle."""
+"""Machines: the tiles, memory and rates of an IPU, and the links of systems of IPUs."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from tensorflow_ipu._base.checks import Faults, is_int, is_number
 if TYPE_CHECKING:
     from tensorflow_ipu.analysis.machine.report import Report
 
-# Types of HLO by the unit of the tile that computes them.
+# Types up to this size are computed at the rates of float16.
 _BYTES_OF_HALF = 2
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One IPU. All counts of cycles and bytes are those of one tile, unless it says otherwise.
+    """One IPU. Rates, cycles and bytes are per tile, unless an attribute states otherwise.
 
-    Change a field with `dataclasses.replace(GC200, tiles=736)`.
+    To change a field, call `dataclasses.replace(GC200, tiles=736)`.
 
     Attributes:
-      name: What it is called in reports.
-      tiles: Tiles of the IPU.
-      tile_bytes: Memory of a tile, in bytes. All of it is static memory: data, code and buffers of exchanges.
+      name: The name in reports.
+      tiles: The number of tiles of the IPU.
+      tile_bytes: The memory of a tile, in bytes, for data, code and buffers of exchanges.
       clock_hz: Cycles a second.
-      half_macs: Multiply-adds a cycle of the matrix unit in float16 (and for the wider sums of mixed precision).
-      float_macs: The same in float32.
+      half_macs: Multiply-adds a cycle of the matrix unit in float16, with float16 or float32 sums.
+      float_macs: Multiply-adds a cycle of the matrix unit in float32.
       half_elements: Elements a cycle of elementwise arithmetic in float16.
-      float_elements: The same in float32.
+      float_elements: Elements a cycle of elementwise arithmetic in float32.
       half_functions: Elements a cycle of functions (exponential, logarithm, division and the like) in float16.
-      float_functions: The same in float32.
+      float_functions: Elements a cycle of such functions in float32.
       exchange_bytes: Bytes a cycle that a tile receives from other tiles.
-      copy_bytes: Bytes a cycle that a tile moves within its own memory.
-      weight_bytes: Bytes a cycle that load the matrix unit's weights.
-      sync_cycles: Cycles of one synchronisation of the tiles of an IPU, with the launch of what follows.
-      global_sync_cycles: The same for several IPUs.
-      io_tiles: Tiles that only pass data in and out, of `tiles`.
+      copy_bytes: Bytes a cycle that a tile moves within its memory.
+      weight_bytes: Bytes of weights a cycle that the matrix unit loads.
+      sync_cycles: Cycles of one synchronisation of the tiles of an IPU, including the launch of the next phase.
+      global_sync_cycles: Cycles of one synchronisation of several IPUs.
+      io_tiles: The number of tiles, out of `tiles`, that only transfer data between host and chip.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Machine:
 
     @property
     def compute_tiles(self) -> int:
-        """The tiles that compute."""
+        """The number of tiles that compute."""
         return self.tiles - self.io_tiles
 
     @property
@@ -93,26 +93,29 @@ class Machine:
 
     @property
     def peak_half_flops(self) -> float:
-        """Operations a second of all tiles' matrix units in float16, a multiply-add being two."""
+        """Floating-point operations a second of all matrix units in float16. A multiply-add counts as two."""
         return 2 * self.compute_tiles * self.half_macs * self.clock_hz
 
     @property
     def peak_float_flops(self) -> float:
-        """The same in float32."""
+        """Floating-point operations a second of all matrix units in float32. A multiply-add counts as two."""
         return 2 * self.compute_tiles * self.float_macs * self.clock_hz
 
     def macs(self, item_bytes: int) -> float:
-        """Multiply-adds a cycle of a tile for operands of so many bytes an element."""
+        """Returns the multiply-adds a cycle of a tile for operands of `item_bytes` bytes an element."""
         return self.half_macs if item_bytes <= _BYTES_OF_HALF else self.float_macs
 
     def elements(self, item_bytes: int) -> float:
-        """Elements a cycle of elementwise arithmetic; 8-byte types take as many steps as they have words."""
+        """Returns the elements a cycle of elementwise arithmetic.
+
+        An 8-byte type takes twice as long as a 4-byte type.
+        """
         if item_bytes <= _BYTES_OF_HALF:
             return self.half_elements
         return self.float_elements * 4 / max(4, item_bytes)
 
     def functions(self, item_bytes: int) -> float:
-        """Elements a cycle of functions such as the exponential."""
+        """Returns the elements a cycle of functions such as the exponential."""
         if item_bytes <= _BYTES_OF_HALF:
             return self.half_functions
         return self.float_functions * 4 / max(4, item_bytes)
@@ -123,7 +126,7 @@ class Machine:
 # * Tiles and tile memory: Jia and others, "Dissecting the Graphcore IPU Architecture via Microbenchmarking",
 #   arXiv:1912.03413 (1,216 tiles of 256 KiB), and the data sheets of the IPU-M2000 and the Bow-2000 (1,472 a chip;
 #   3.6 GB of four chips are 624 KiB a tile).
-# * Clock: what the published peaks make of the multiply-adds a cycle: 124.5 TFLOP/s (the same paper),
+# * Clock: computed from the multiply-adds a cycle and the published peaks: 124.5 TFLOP/s (the same paper),
 #   31.955 PFLOP/s of 128 chips (data sheet of the IPU-POD128), 1.4 PFLOP/s of 4 (data sheet of the Bow-2000).
 # * Exchange: 8 TB/s "any pattern" of a GC200 are 4 bytes a cycle a tile.
 GC2 = Machine("GC2", tiles=1216, tile_bytes=256 * 1024, clock_hz=1.6e9, half_macs=32, float_macs=8)
@@ -138,21 +141,22 @@ _GIGA = 1e9
 
 @dataclass(frozen=True)
 class System:
-    """IPUs of one kind, joined by links, with a host and a memory beside them.
+    """IPUs of one kind, connected by links, with a host and Streaming Memory off the chips.
 
-    Change a field with `dataclasses.replace`.
+    To change a field, call `dataclasses.replace`.
 
     Attributes:
-      name: What it is called in reports.
-      machine: One of its IPUs.
-      ipus: How many IPUs it has.
-      link_bytes_per_second: What an IPU sends to its neighbours, and receives, at a time.
-      link_latency_seconds: From the begin of a transfer between two neighbours until its first byte is there.
-      gateway_bytes_per_second: What an IPU's share of the links between Pods carries, where a program spans several.
-      ipus_of_pod: How many IPUs the links join; more are joined by gateways.
-      host_bytes_per_second: What an IPU reads from its host, or writes to it, while all IPUs do.
-      streaming_bytes: The memory beside the chips (Streaming Memory), an IPU.
-      streaming_bytes_per_second: How fast an IPU reads or writes it while all do.
+      name: The name in reports.
+      machine: The kind of the IPUs.
+      ipus: The number of IPUs.
+      link_bytes_per_second: Bytes a second that an IPU sends to its neighbours, and at the same time receives.
+      link_latency_seconds: Seconds from the start of a transfer between two neighbours until its first byte arrives.
+      gateway_bytes_per_second: Bytes a second of an IPU's share of the links between Pods, for programs on several
+        Pods.
+      ipus_of_pod: The number of IPUs that links connect. Gateways connect larger systems.
+      host_bytes_per_second: Bytes a second that an IPU reads from its host, or writes to it, while all IPUs do so.
+      streaming_bytes: Bytes of Streaming Memory (the memory off the chips) for each IPU.
+      streaming_bytes_per_second: Bytes a second of Streaming Memory that an IPU reads or writes while all IPUs do so.
     """
 
     name: str
@@ -171,12 +175,12 @@ class System:
             raise ValueError(f"`ipus` must be 1 or more, but is {self.ipus!r}")
 
 
-# * Links: ten of 32 GB/s a chip, 320 GB/s in and out in all, of which a program's traffic in one direction gets half
-#   (data sheets: IPU-Link 512 Gbit/s a machine's port, 2.5 Tbit/s of links a chip).
+# * Links: ten of 32 GB/s a chip, together 320 GB/s in and out. Traffic in one direction gets half of it (data sheets:
+#   IPU-Link 512 Gbit/s a machine's port, 2.5 Tbit/s of links a chip).
 # * Gateways: two of 100 Gbit/s for the four chips of a machine (data sheet of the Bow-2000).
 # * Host: one 100 Gbit/s RDMA interface for the four chips of a machine (same). A C2 card: PCIe Gen4 x16 for two.
-# * Streaming Memory: up to 256 GB a machine (same). Its bandwidth is in no data sheet; 20 GB/s a machine is commonly
-#   named, and is the least certain figure here.
+# * Streaming Memory: up to 256 GB a machine (same). No data sheet has its bandwidth. 20 GB/s a machine is often quoted,
+#   and is the least certain figure here.
 _M2000 = System(
     "IPU-M2000",
     GC200,
@@ -196,7 +200,7 @@ _C2 = dataclasses.replace(
     ipus=2,
     ipus_of_pod=16,
     host_bytes_per_second=31.5 * _GIGA / 2,
-    streaming_bytes_per_second=31.5 * _GIGA / 2,  # There is none beside the chips: the host's memory serves.
+    streaming_bytes_per_second=31.5 * _GIGA / 2,  # A C2 has no Streaming Memory and uses the host's.
 )
 _BOW_2000 = dataclasses.replace(_M2000, name="Bow-2000", machine=BOW)
 
@@ -213,16 +217,19 @@ def _system(name: str) -> System:
 
 
 def systems() -> dict[str, System]:
-    """The systems that are known, by name."""
+    """Returns the supported systems by name."""
     return {name: _system(name) for name in machine_names.SYSTEMS}
 
 
 def system_of(machine: System | Machine | str) -> System:
-    """The system that a `System`, a `Machine` (put into the box that its kind is sold in) or a name of either stands for.
+    """Returns the system of a `System`, a `Machine`, or the name of one.
+
+    The system of a `Machine` is the smallest one that was sold with this kind of IPU: for example, an IPU-M2000 for
+    `GC200`.
 
     Raises:
-      TypeError: `machine` is none of them.
-      ValueError: There is no machine or system of this name.
+      TypeError: `machine` is neither of these.
+      ValueError: No machine or system has this name.
     """
     if isinstance(machine, System):
         return machine
@@ -233,22 +240,22 @@ def system_of(machine: System | Machine | str) -> System:
         raise TypeError(f"`machine` must be a `Machine`, a `System` or a name, but is {machine!r}")
     name = machine_names.known_name(machine)
     if name is None:
-        known = ", ".join(f"`{name}`" for name in machine_names.NAMES)
-        raise ValueError(f"`machine` is {machine!r}, which is not known; name one of {known}, or pass a `Machine`")
+        supported = ", ".join(f"`{name}`" for name in machine_names.NAMES)
+        raise ValueError(f"`machine` is {machine!r}, which is not known; name one of {supported}, or pass a `Machine`")
     if name in machine_names.SYSTEMS:
         return _system(name)
-    return next(_OF_MACHINE[ipu] for ipu, others in machine_names.IPUS.items() if name in (ipu, *others))
+    return next(_OF_MACHINE[ipu] for ipu, aliases in machine_names.IPUS.items() if name in (ipu, *aliases))
 
 
 _PROPORTION = 0.6  # The default of PopLibs.
 
 
 class Setting(NamedTuple):
-    """What to predict for.
+    """The machine and the options of a prediction.
 
     Attributes:
       system: The machine.
-      proportion: `availableMemoryProportion` of matrix products and convolutions.
+      proportion: The `availableMemoryProportion` of matrix products and convolutions.
     """
 
     system: System
@@ -256,46 +263,57 @@ class Setting(NamedTuple):
 
 
 def setting_of(machine: System | Machine | str | None, options: Mapping[str, Any] | None) -> Setting:
-    """What to predict for, by a machine and the device's configuration, whose options have full names.
+    """Returns the setting of a prediction, from a machine and the device's configuration.
 
-    Without a machine it is that of `ipu_model.version`, with `ipu_model.tiles_per_ipu` tiles where these are not 0. Errors
-    are those of `system_of`.
+    Args:
+      machine: As for `system_of`. If None, the machine is that of the option `ipu_model.version`, with
+        `ipu_model.tiles_per_ipu` tiles unless that option is 0.
+      options: The options of the device's `IPUConfig` by full name, such as `io_tiles.num_io_tiles`.
+
+    Raises:
+      TypeError: As `system_of`.
+      ValueError: As `system_of`.
     """
     options = options or {}
     if machine is None:
-        # "" leaves it to the device.
+        # An empty version means the default of the device.
         name = machine_names.known_name(options.get("ipu_model.version", "")) or "ipu2"
         system = system_of(name)
         tiles = options.get("ipu_model.tiles_per_ipu", 0)
-        own = dataclasses.replace(system.machine, tiles=tiles) if tiles else system.machine
-        system = dataclasses.replace(system, machine=own) if name in machine_names.SYSTEMS else system_of(own)
+        ipu = dataclasses.replace(system.machine, tiles=tiles) if tiles else system.machine
+        system = dataclasses.replace(system, machine=ipu) if name in machine_names.SYSTEMS else system_of(ipu)
     else:
         system = system_of(machine)
     io_tiles = options.get("io_tiles.num_io_tiles", 0)
     if io_tiles and not system.machine.io_tiles:
         system = dataclasses.replace(system, machine=dataclasses.replace(system.machine, io_tiles=io_tiles))
     libraries = (options.get(f"{name}.poplar_options", {}) for name in ("matmuls", "convolutions"))
-    given = [float(each["availableMemoryProportion"]) for each in libraries if "availableMemoryProportion" in each]
-    return Setting(system, min(given, default=_PROPORTION))
+    proportions = [
+        float(library["availableMemoryProportion"]) for library in libraries if "availableMemoryProportion" in library
+    ]
+    return Setting(system, min(proportions, default=_PROPORTION))
 
 
 _lock = threading.Lock()
-_counts: Counter[Path] = Counter()  # By the file's path without its number.
+_counts: Counter[Path] = Counter()  # The number of reports saved under each name.
 
 
 def autosave(report: Report, directory: str) -> Path:
-    """Saves a report in a folder as JSON and as a page; returns the path of the JSON.
+    """Saves a report in a folder as JSON and as a page, and returns the path of the JSON file.
 
-    Files are named after the program, from the second of a name in this process on with a number. `OSError` is raised where
-    the folder cannot be made or written to.
+    Files are named after the program, such as `train.json`. Later reports of the same name in this process have a
+    number, such as `train_2.json`.
+
+    Raises:
+      OSError: The folder cannot be created or written to.
     """
     folder = Path(directory).expanduser().resolve()
-    plain = folder / (re.sub(r"[^\w.-]+", "_", report.program).strip("_") or "program")
+    base = folder / (re.sub(r"[^\w.-]+", "_", report.program).strip("_") or "program")
     with _lock:
-        _counts[plain] += 1
-        number = _counts[plain]
+        _counts[base] += 1
+        number = _counts[base]
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / (f"{plain.name}_{number}.json" if number > 1 else f"{plain.name}.json")
+    path = folder / (f"{base.name}_{number}.json" if number > 1 else f"{base.name}.json")
     report.save(path)
     report.save(path.with_suffix(".html"))
     return path

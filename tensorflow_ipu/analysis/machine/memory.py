@@ -1,4 +1,4 @@
-"""What a program needs of an IPU's memory, beside what there is."""
+"""The memory that a program needs on an IPU, compared with the memory that the IPU has."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from tensorflow_ipu.analysis.machine.report import Report
     from tensorflow_ipu.analysis.machine.search import WhatIf
 
-# Code of a tile, in bytes: what every program has, and what each kind of operation adds, at least and at most. Nothing
-# public tells; a vertex is some hundred bytes, and an exchange 4 to 8 bytes a fragment.
+# Code of a tile, in bytes, at least and at most: for every program, and for each kind of operation. These are
+# estimates, since no public source has them: a vertex takes some hundred bytes, and an exchange 4 to 8 bytes a
+# fragment.
 _RUNTIME_CODE = (8 * 1024, 24 * 1024)
 _CODE_OF_OPERATION = (64, 400)
-# Below this share of the memory, a program fits; above that one, it does not. Between, it depends on the order and the
-# mapping that the machine's compiler finds: published programs that ran are at most at 1.05.
+# A program fits below the first share of the memory, and does not fit above the second. In between, it depends on the
+# order and mapping that the machine's compiler finds. Published programs that ran are predicted at 1.05 at most.
 _SURE, _NEVER = 0.9, 1.25
 _LISTED = 30
 _POINTS = 400
@@ -38,21 +39,21 @@ class Memory(SavedValue):
     """The memory of one IPU, in bytes.
 
     Attributes:
-      ipu: Its number within the replica.
-      variables: What the program is given and holds all the time: variables, and its other arguments.
-      optimizer: The state of optimizers, as far as it is known as such; else it is among the variables.
-      accumulators: Gradients that are summed over micro-batches.
-      stash: What the stages of a pipeline keep of micro-batches that are under way, and what links hold.
-      feeds: Buffers of the queues that pass data between host and chip.
+      ipu: The number of the IPU within the replica.
+      variables: Variables and other arguments of the program, which are in memory all the time.
+      optimizer: Slots of optimizers (the optimizer state), if recognised as such; else they are among the variables.
+      accumulators: Sums of gradients over micro-batches.
+      stash: Activations of a pipeline's stages that wait for their backward pass, and buffers of links.
+      feeds: Buffers of the queues between host and chip.
       constants: The program's constants.
-      data: The most that its results and temporary values take at a time.
-      code_low: What its code takes, at least.
-      code_high: And at most.
-      capacity: What the tiles have.
-      off_chip: What rests in the memory beside the chip (Streaming Memory).
-      largest: What of `data` is in memory at that moment, largest first: name and bytes.
-      liveness: How much of `data` is in memory while the program runs, at up to some hundred operations: the number of
-        the operation, counted in the order in which they run and once where they repeat, and bytes.
+      data: The peak of the program's other results and temporary values.
+      code_low: The size of the code, at least.
+      code_high: The size of the code, at most.
+      capacity: The memory of the tiles that compute.
+      off_chip: Data in the memory off the chip (Streaming Memory).
+      largest: The parts of `data` at its peak, largest first: name and bytes.
+      liveness: The course of `data` while the program runs, at a few hundred operations at most: the index of the
+        operation in the order of execution (a loop's body counts once), and bytes.
     """
 
     variables: int
@@ -72,22 +73,25 @@ class Memory(SavedValue):
 
     @property
     def always(self) -> int:
-        """What is there all the time: all but `data` and code."""
+        """The bytes that are in memory all the time: all except `data` and code."""
         return self.variables + self.optimizer + self.accumulators + self.stash + self.feeds + self.constants
 
     @property
     def low(self) -> int:
-        """All of it, at least."""
+        """The sum of all parts, with the smallest estimate of the code."""
         return self.always + self.data + self.code_low
 
     @property
     def high(self) -> int:
-        """All of it, at most."""
+        """The sum of all parts, with the largest estimate of the code."""
         return self.always + self.data + self.code_high
 
     @property
     def verdict(self) -> str:
-        """`fits` if all is below 90 % of the capacity, `does not fit` if data alone are above 125 %, else `may fit`."""
+        """The prediction `fits`, `may fit` or `does not fit`.
+
+        A program fits if `high` is at most 90 % of the capacity. It does not fit if all but the code exceed 125 %.
+        """
         if self.high <= _SURE * self.capacity:
             return FITS
         return DOES_NOT_FIT if self.always + self.data > _NEVER * self.capacity else MAY_FIT
@@ -96,38 +100,39 @@ class Memory(SavedValue):
 def memory_of(
     program: Computation, system: System, proportion: float, placement: Placement | None = None, ipu: int = 0
 ) -> Memory:
-    """Returns the memory of one IPU for a program, or for its part of one."""
+    """Returns the memory of one IPU for a program, or for its share of a sharded program."""
 
     def is_here(operation: HloInstruction) -> bool:
         return placement is None or ipu in placement.of(operation)
 
     machine = system.machine
     peak = peak_of(program, machine, proportion, placement, ipu)
-    given = sum(each.shape.bytes for each in program.operations if each.opcode == "parameter" and is_here(each))
-    held = [(buffer.name, buffer.bytes) for buffer in peak.buffers if not buffer.given and buffer.bytes]
+    parameters = [operation for operation in program.operations if operation.opcode == "parameter"]
+    largest = [(buffer.name, buffer.bytes) for buffer in peak.buffers if not buffer.is_argument and buffer.bytes]
     constants, kinds = _constants_and_kinds(program, is_here)
     low, high = (
-        (runtime + kinds * each) * machine.compute_tiles
-        for runtime, each in zip(_RUNTIME_CODE, _CODE_OF_OPERATION, strict=True)
+        (runtime + kinds * code) * machine.compute_tiles
+        for runtime, code in zip(_RUNTIME_CODE, _CODE_OF_OPERATION, strict=True)
     )
     return Memory(
-        variables=given,
+        variables=sum(parameter.shape.bytes for parameter in parameters if is_here(parameter)),
         constants=constants,
         data=peak.bytes,
         code_low=low,
         code_high=high,
         capacity=machine.bytes,
         ipu=ipu,
-        largest=tuple(held[:_LISTED]),
+        largest=tuple(largest[:_LISTED]),
         liveness=_thinned(peak.profile),
     )
 
 
 def memory_of_parts(parts: Sequence[Memory], machine: Machine, kept: Memory | None = None) -> Memory:
-    """The memory of an IPU that runs several programs, one at a time, beside what it keeps."""
+    """Returns the memory of an IPU that runs several programs, one at a time, in addition to the memory `kept`."""
     kept = kept or Memory(variables=0, constants=0, data=0, code_low=0, code_high=0, capacity=machine.bytes)
     fullest = max(parts, key=lambda part: part.data)
-    runtime_low, runtime_high = (runtime * machine.compute_tiles for runtime in _RUNTIME_CODE)  # It is there once.
+    # All programs share the code of the runtime.
+    runtime_low, runtime_high = (runtime * machine.compute_tiles for runtime in _RUNTIME_CODE)
     return replace(
         kept,
         constants=kept.constants + sum(part.constants for part in parts),
@@ -140,15 +145,18 @@ def memory_of_parts(parts: Sequence[Memory], machine: Machine, kept: Memory | No
 
 
 def _thinned(profile: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Returns the largest value of each stretch of a profile, with its place: at most `_POINTS`, with the peak."""
+    """Returns at most `_POINTS` points (index, value) of a profile: the largest value of each stretch."""
     stretch = -(-len(profile) // _POINTS) or 1
     starts = range(0, len(profile), stretch)
-    places = (max(range(at, min(at + stretch, len(profile))), key=profile.__getitem__) for at in starts)
-    return tuple((at, profile[at]) for at in places)
+    indices = (max(range(start, min(start + stretch, len(profile))), key=profile.__getitem__) for start in starts)
+    return tuple((index, profile[index]) for index in indices)
 
 
 def _constants_and_kinds(program: Computation, is_here: Callable[[HloInstruction], bool]) -> tuple[int, int]:
-    """Returns the bytes of an IPU's constants, and how many operations differ in kind or shapes: others share code."""
+    """Returns the bytes of an IPU's constants, and the number of distinct operations.
+
+    Operations with the same opcode and shapes share code, so they count once.
+    """
     constants, kinds = 0, set()
     todo, seen = [program], {program}
     while todo:
@@ -158,7 +166,7 @@ def _constants_and_kinds(program: Computation, is_here: Callable[[HloInstruction
             elif operation.opcode == "constant":
                 constants += operation.shape.bytes
             elif operation.opcode not in FREE:
-                kinds.add((operation.opcode, operation.shape, *(each.shape for each in operation.operands)))
+                kinds.add((operation.opcode, operation.shape, *(operand.shape for operand in operation.operands)))
             new = [called for called in operation.called if called not in seen]
             seen.update(new)
             todo += new
@@ -167,15 +175,16 @@ def _constants_and_kinds(program: Computation, is_here: Callable[[HloInstruction
 
 @dataclass(frozen=True)
 class Kept:
-    """What optimizers keep of a replica, in bytes, but where it says otherwise.
+    """The sizes of the slots and accumulators of a replica's optimizers, in bytes.
 
     Attributes:
-      state: The variables of optimizers in the program.
-      on_chip: What of it rests on the chip.
-      off_chip: What of it rests in the memory beside the chip: with replicas that share it, a part.
-      accumulated: Variables in which gradients are summed.
-      carried: The same where they are no variables, but values of the program.
-      steps_per_update: After how many steps weights are updated, and what is off the chip comes and goes.
+      state: The slots of optimizers that the program holds as variables.
+      on_chip: The bytes of the slots on the chip.
+      off_chip: The bytes of the slots in the memory off the chip; only this replica's part if replicas share them.
+      accumulated: Variables that sum gradients.
+      carried: Sums of gradients that are values of the program, not variables.
+      steps_per_update: The number of steps of a weight update. Each update moves the data off the chip to the chip and
+        back.
     """
 
     state: int = 0
@@ -186,13 +195,16 @@ class Kept:
     steps_per_update: int = 1
 
     def scaled(self, share: float) -> Kept:
-        """The same, of so many times the bytes: as it is where variables have another type."""
+        """Returns these sizes multiplied by `share`, as for variables of another type."""
         names = ("state", "on_chip", "off_chip", "accumulated", "carried")
         return replace(self, **{name: round(share * getattr(self, name)) for name in names})
 
 
 def told_apart(report: Report, kept: Kept) -> Report:
-    """A report of one IPU with its variables told apart, and what it takes to bring and take back those off the chip."""
+    """Returns a report on one IPU that counts slots and accumulators separately from the other variables.
+
+    For slots off the chip, the report gains a row with the time of moving them to the chip and back.
+    """
     memory = report.memory
     carried = min(kept.carried, memory.data)
     memory = replace(
@@ -201,7 +213,7 @@ def told_apart(report: Report, kept: Kept) -> Report:
         optimizer=kept.on_chip,
         accumulators=kept.accumulated + carried,
         data=memory.data - carried,
-        liveness=tuple((at, max(0, size - carried)) for at, size in memory.liveness),
+        liveness=tuple((index, max(0, size - carried)) for index, size in memory.liveness),
         off_chip=memory.off_chip + kept.off_chip,
     )
     operations = report.operations
@@ -213,15 +225,18 @@ def told_apart(report: Report, kept: Kept) -> Report:
     return replace(report, memories=(memory,), operations=operations, again=_again(report, kept))
 
 
-def _again(plain: Report, kept: Kept) -> WhatIf | None:
-    """Returns a function that reads a program again and separates the same variables, scaled as all of them are."""
-    again = plain.again
+def _again(original: Report, kept: Kept) -> WhatIf | None:
+    """Returns `Report.again` for the report that `told_apart` makes.
+
+    The function separates slots and accumulators in new reports too. It scales their sizes like the sum of all variables.
+    """
+    again = original.again
     if again is None:
         return None
-    whole = plain.memory.variables or 1
+    variables = original.memory.variables or 1
 
-    def placed(**changes: Any) -> Report:
-        other = again(**changes)
-        return told_apart(other, kept.scaled(other.memory.variables / whole))
+    def separated(**changes: Any) -> Report:
+        changed = again(**changes)
+        return told_apart(changed, kept.scaled(changed.memory.variables / variables))
 
-    return placed
+    return separated

@@ -1,4 +1,4 @@
-"""What a machine would make of a program: a report that can be read, saved and asked."""
+"""The report on a program: the predicted time and memory of a run on a machine."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tensorflow_ipu.analysis.machine.sharding import Placement
 from tensorflow_ipu.analysis.machine.walk import OperationTime, Walk
 from tensorflow_ipu.analysis.saved import SavedReport, read
 
-# How far off predictions are: a step takes so many times as long as predicted, at least and at most. Against published
-# results, throughputs were predicted 10 percent too low to 38 percent too high (`benchmarks/machine-model`).
+# The error of predictions: the real time of a step, as a multiple of the predicted time, at least and at most.
+# Predicted throughputs were 10 percent below to 38 percent above published results (`benchmarks/machine-model`).
 _FASTER, _SLOWER = 0.85, 1.45
 
 
@@ -47,16 +47,17 @@ class Report(SavedReport):
     Attributes:
       program: The program's name.
       system: The machine.
-      replicas: How many replicas run it, each on `ipus_per_replica` IPUs.
-      operations: What takes time, in the program's order.
+      replicas: The number of replicas that run the program, each on `ipus_per_replica` IPUs.
+      operations: The operations that take time, in the program's order.
       memories: The memory of each IPU of a replica.
-      assumptions: What the prediction takes for granted, a sentence each.
-      overlaps_host: Whether data passes between host and chip while the chip computes.
-      timeline: How a pipeline passes its time; None where the program has none, which does one operation after the other.
-      given_advice: What `advice` returned last, or the file had; None before.
-      asks: Gives further advice; it is told whether to trace anew.
-      again: Reads the program again, with another `system`, another `availableMemoryProportion` (`proportion`), float16 for
-        float32 (`halved`), or queues that fetch `prefetch` elements ahead; None for a report from a file.
+      assumptions: The assumptions of the prediction, a sentence each.
+      overlaps_host: Whether data is transferred between host and chip while the chip computes.
+      timeline: The tasks of a pipeline; None for a program without a pipeline, which runs its operations in sequence.
+      given_advice: The result of the last call of `advice`, or the advice in the file; None before.
+      asks: A function that returns further advice on a report; its second argument is True if it may trace again.
+      again: A function that reads the program again and returns the new report; None for a report from a file. Its
+        keyword arguments are `system`, `proportion` (another `availableMemoryProportion`), `halved` (True for float16
+        instead of float32), and `prefetch` (the number of elements that queues fetch ahead).
     """
 
     _SCHEMA: ClassVar[int] = 2
@@ -77,7 +78,7 @@ class Report(SavedReport):
 
     @property
     def ipus_per_replica(self) -> int:
-        """How many IPUs a replica has."""
+        """The number of IPUs of a replica."""
         return len(self.memories)
 
     @property
@@ -87,25 +88,29 @@ class Report(SavedReport):
 
     @property
     def liveness(self) -> tuple[tuple[int, int], ...]:
-        """How much of the data of the fullest IPU is in memory while the program runs: `Memory.liveness`."""
+        """The `Memory.liveness` of the fullest IPU: the course of its data in memory while the program runs."""
         return self.memory.liveness
 
     @property
     def fits(self) -> bool | None:
-        """Whether the program fits the memory of each of its IPUs; None where that cannot be told."""
+        """True if the program fits the memory of each of its IPUs, False if it does not fit, None if it may fit."""
         verdict = self.memory.verdict
         return None if verdict == MAY_FIT else verdict == FITS
 
     @property
     def steps(self) -> int:
-        """Steps of a run: reads of the infeed that it reads most, 1 where it reads none; of a pipeline, its micro-batches."""
+        """The number of steps of a run.
+
+        It is the number of reads of the infeed that is read most, or 1 without an infeed. For a pipeline, it is the
+        number of micro-batches.
+        """
         if self.timeline is not None:
             return self.timeline.micro_batches * self.timeline.passes
-        return max((each.count for each in self.operations if each.kind == "infeed"), default=1) or 1
+        return max((row.count for row in self.operations if row.kind == "infeed"), default=1) or 1
 
     @property
     def seconds(self) -> float:
-        """The time of a run."""
+        """The time of a run, in seconds."""
         host = self.part_seconds("host")
         if self.timeline is not None:
             chip = self.timeline.seconds * self.timeline.passes
@@ -115,35 +120,45 @@ class Report(SavedReport):
 
     @property
     def step_seconds(self) -> float:
-        """The time of a step."""
+        """The time of a step, in seconds."""
         return self.seconds / self.steps
 
     @property
     def step_seconds_range(self) -> tuple[float, float]:
-        """The least and the most that a step may well take, from how far off predictions were."""
+        """The shortest and the longest likely time of a step in seconds, from the error of past predictions."""
         return _FASTER * self.step_seconds, _SLOWER * self.step_seconds
 
     @property
     def flops(self) -> float:
-        """Operations of arithmetic in a run, of one replica."""
-        return sum(each.flops for each in self.operations)
+        """The floating-point operations of one replica in a run."""
+        return sum(row.flops for row in self.operations)
 
     def part_seconds(self, part: str) -> float:
-        """Seconds of a run that go to `compute`, `exchange`, `sync`, `links` or `host`; of a pipeline, summed over its IPUs."""
-        return sum(getattr(each, part) for each in self.operations)
+        """Returns the seconds of a run that `part` takes, summed over the IPUs of a pipeline.
+
+        Args:
+          part: `compute`, `exchange`, `sync`, `links` or `host`.
+        """
+        return sum(getattr(row, part) for row in self.operations)
 
     def ipu_seconds(self, ipu: int) -> float:
-        """Seconds of a run in which an IPU, by its number within the replica, computes, exchanges, or sends and receives.
+        """Returns the seconds of a run that an IPU spends computing, exchanging, sending and receiving.
+
+        Args:
+          ipu: The number of the IPU within the replica.
 
         Raises:
           ValueError: A replica has no such IPU.
         """
         if ipu not in {memory.ipu for memory in self.memories}:
             raise ValueError(f"`ipu` is {ipu!r}, and a replica has IPUs 0 to {self.ipus_per_replica - 1}")
-        return sum(each.seconds - each.host for each in self.operations if each.ipu in (ipu, -1))
+        return sum(row.seconds - row.host for row in self.operations if row.ipu in (ipu, -1))
 
     def throughput(self, batch_size: int) -> float:
-        """Samples a second of all replicas, each of which handles `batch_size` samples in a step.
+        """Returns the samples a second of all replicas together.
+
+        Args:
+          batch_size: The number of samples that one replica processes in a step.
 
         Raises:
           ValueError: `batch_size` is below 1.
@@ -153,51 +168,58 @@ class Report(SavedReport):
         return batch_size * self.replicas / self.step_seconds if self.step_seconds else float("inf")
 
     def advice(self, retrace: bool = False) -> Suggestions:
-        """Changes of which each alone makes a step faster or the program leaner, by the same model; and a `recipe`.
+        """Returns changes that make a step faster or reduce memory, as predicted by the same model.
 
-        Where the program may not fit, the leanest stand first, else the fastest, and the recipe combines changes until it
-        does, those first that cost the least time. `retrace` traces reports of Keras models anew as well: with other
-        micro-batches, with recomputation, in more stages, and with all of the recipe.
+        Each change is evaluated separately. If the program fits, the fastest change is first; else the one with the
+        least memory. If the program may not fit, the result also has a `recipe`: a combination of changes until the
+        program fits. The recipe first makes changes that save much memory for little time.
+
+        Args:
+          retrace: Whether to trace the Keras model of a report again: with other micro-batches, with recomputation, in
+            more stages, and with all changes of the recipe.
         """
         if self.given_advice is None or retrace:
             with progress.of(f"advice on `{self.program}`"):
-                found = [] if self.asks is None else list(self.asks(self, retrace))
+                advice = [] if self.asks is None else list(self.asks(self, retrace))
                 updates = 1
                 if self.timeline is not None:
                     updates = self.timeline.passes
-                    found += advice_on_state(self, updates)
+                    advice += advice_on_state(self, updates)
                 if (
                     self.again is not None
                     and self.fits is not True
-                    and not any(isinstance(each, Recipe) for each in found)
+                    and not any(isinstance(entry, Recipe) for entry in advice)
                 ):
                     again = self.again
-                    found += recipe_of_reading(
+                    advice += recipe_of_reading(
                         self, lambda variant: effect_of(self, again(**variant.reading()), variant.state, updates)
                     )
-            object.__setattr__(self, "given_advice", gathered(self, found))  # A cache, in a frozen class.
+            object.__setattr__(
+                self, "given_advice", gathered(self, advice)
+            )  # The class is frozen, and this is a cache.
         return Suggestions() if self.given_advice is None else self.given_advice
 
     def data_balance(self, benchmark: str | bytes | Mapping[str, Any]) -> SupplyAndDemand:
         """Compares the predicted demand for data with the supply in the last epoch of a benchmark.
 
         Args:
-          benchmark: The JSON of `dataset_benchmark` or `infeed_benchmark` (`result.numpy()[0]`), or what that holds.
+          benchmark: The JSON of `dataset_benchmark` or `infeed_benchmark` (`result.numpy()[0]`), or a mapping decoded
+            from it.
 
         Raises:
-          ValueError: It is no such thing, or the program reads no infeed.
+          ValueError: `benchmark` is neither, or the program reads no infeed.
         """
         return balance_of(self, benchmark)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as what JSON can hold."""
+        """Returns the report as a dictionary that JSON can encode."""
         advice = self.advice()
         values = dataclasses.asdict(dataclasses.replace(self, asks=None, again=None, given_advice=None))
         del values["asks"], values["again"], values["given_advice"]
-        found = {"advice": advice.suggestions, "not_asked": advice.not_asked}
-        told = {name: [dataclasses.asdict(each) for each in all_of] for name, all_of in found.items()}
+        suggestions = {"advice": advice.suggestions, "not_asked": advice.not_asked}
+        lists = {name: [dataclasses.asdict(change) for change in changes] for name, changes in suggestions.items()}
         recipe = None if advice.recipe is None else dataclasses.asdict(advice.recipe)
-        return {"schema": self._SCHEMA, **values, **told, "recipe": recipe}
+        return {"schema": self._SCHEMA, **values, **lists, "recipe": recipe}
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> Report:
@@ -222,13 +244,13 @@ class Report(SavedReport):
         return report_text(self)
 
 
-_CANNOT_KNOW = (
-    "tensors are taken to lie evenly on the tiles: an overflow of one tile alone, from a mapping, is not seen",
-    "code size is a guess within a range; exchange and code of control flow are not known",
+_ASSUMPTIONS = (
+    "tensors are assumed to be spread evenly over the tiles: the overflow of a single tile is not detected",
+    "the size of the code is estimated within a range; exchanges and code of control flow are not counted",
 )
 _SHARDED = (
     "the IPUs of a replica work one after the other, in the order of the program's operations",
-    "the state of optimizers counts among the variables",
+    "the state of optimizers is counted among the variables",
 )
 
 
@@ -246,10 +268,10 @@ def report_of(
     ipus: int = 1,
     shards: Mapping[str, Sequence[int]] | None = None,
 ) -> Report:
-    """Predicts what a machine makes of a program."""
-    asked = _Request(serialized, program, replicas, trip_counts, lines, assumptions, ipus, shards)
+    """Predicts the time and memory of a program on a machine, from its serialized HLO."""
+    request = _Request(serialized, program, replicas, trip_counts, lines, assumptions, ipus, shards)
 
-    @functools.lru_cache(maxsize=8)  # A recipe reads what single changes have read.
+    @functools.lru_cache(maxsize=8)  # The search for a recipe reads the variants of single changes again.
     def again(
         *,
         system: System | None = None,
@@ -257,24 +279,24 @@ def report_of(
         halved: bool = False,
         prefetch: int | None = None,
     ) -> Report:
-        return _predicted(asked, system or told[0], proportion or told[1], halved, prefetch or told[2])
+        return _predicted(request, system or defaults[0], proportion or defaults[1], halved, prefetch or defaults[2])
 
     def advise(report: Report, retrace: bool) -> Iterator[Suggestion | NotAsked]:
-        del retrace  # There is a program, and nothing to trace it from.
-        yield from advice_of_reading(report, report.again or again, told[1])
+        del retrace  # A compiled program cannot be traced again.
+        yield from advice_of_reading(report, report.again or again, defaults[1])
         yield NotAsked(
             "recomputation, stages, other micro-batches",
-            "the program is read as it is, and nothing tells where it could be cut, or what a sample is: reports of pipelines"
-            " and of Keras models (`model.ipu_report`) know",
+            "a compiled program does not specify where it could be cut, or what a sample is: reports on pipelines and"
+            " on Keras models (`model.ipu_report`) evaluate these changes",
             of_models=True,
         )
 
-    told = system, proportion, prefetch
+    defaults = system, proportion, prefetch
     return dataclasses.replace(again(), asks=advise, again=again)
 
 
 class _Request(NamedTuple):
-    """The arguments of `report_of` that are the same each time that a program is read."""
+    """The arguments of `report_of` that stay the same when a program is read again."""
 
     serialized: bytes
     program: str
@@ -286,30 +308,30 @@ class _Request(NamedTuple):
     shards: Mapping[str, Sequence[int]] | None
 
 
-def _predicted(asked: _Request, system: System, proportion: float, halved: bool, prefetch: int | None) -> Report:
-    entry = hlo.read(asked.serialized, halved)
-    placement = Placement(entry, asked.ipus, asked.shards) if asked.ipus > 1 else None
-    walk = Walk(system, asked.replicas, proportion, asked.trip_counts, asked.lines, placement)
+def _predicted(request: _Request, system: System, proportion: float, halved: bool, prefetch: int | None) -> Report:
+    entry = hlo.read(request.serialized, halved)
+    placement = Placement(entry, request.ipus, request.shards) if request.ipus > 1 else None
+    walk = Walk(system, request.replicas, proportion, request.trip_counts, request.lines, placement)
     operations = tuple(walk.times(entry))
     unused = sorted(walk.unused_trip_counts - {"*"})
     if unused:
         names = ", ".join(f"`{name}`" for name in unused)
         raise ValueError(
-            f"`trip_counts` names {names}, and the program has no loop of this name whose number of iterations is"
-            " not known"
+            f"`trip_counts` names {names}, but the program has no loop of this name with an unknown number of"
+            " iterations"
         )
     overlaps = system.machine.io_tiles > 0 and (prefetch is None or prefetch > 1)
     memories = (
         replace(memory_of(entry, system, proportion, placement, ipu), feeds=_feeds(operations, overlaps, ipu))
-        for ipu in range(asked.ipus)
+        for ipu in range(request.ipus)
     )
     return Report(
-        program=asked.program,
+        program=request.program,
         system=system,
-        replicas=asked.replicas,
+        replicas=request.replicas,
         operations=operations,
         memories=tuple(memories),
-        assumptions=(*_CANNOT_KNOW, *(_SHARDED if asked.ipus > 1 else ()), *asked.assumptions, *walk.notes),
+        assumptions=(*_ASSUMPTIONS, *(_SHARDED if request.ipus > 1 else ()), *request.assumptions, *walk.notes),
         overlaps_host=overlaps,
     )
 

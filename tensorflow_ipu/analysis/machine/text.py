@@ -1,4 +1,4 @@
-"""Reports as text, and what changed from one to another."""
+"""Reports as text, and the comparison of two reports as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SUMMED = (*PARTS, "count", "flops", "host_bytes")
 
 
 def count_text(number: float) -> str:
-    """Returns a count with a prefix for a unit that follows, for instance `1.5 M`."""
+    """Returns a count with a decimal prefix, such as `1.5 M`. The unit follows it."""
     for unit in ("", "k", "M", "G"):
         if number < 1000:
             return f"{number:.3g} {unit}"
@@ -32,13 +32,13 @@ def count_text(number: float) -> str:
 
 
 def machine_text(report: Report) -> str:
-    """Returns the name of a report's machine, with its box: `Bow in Bow Pod16`."""
+    """Returns the name of a report's machine with its system, such as `Bow in Bow Pod16`."""
     system, machine = report.system, report.system.machine
     return system.name if system.name == machine.name else f"{machine.name} in {system.name}"
 
 
 def memory_parts(memory: Memory) -> tuple[tuple[str, int], ...]:
-    """Returns the parts of a memory without code: names and bytes."""
+    """Returns the names and bytes of a memory's parts, except the code."""
     return (
         ("variables and arguments", memory.variables),
         ("optimizer state", memory.optimizer),
@@ -51,16 +51,16 @@ def memory_parts(memory: Memory) -> tuple[tuple[str, int], ...]:
 
 
 def top_operations(report: Report) -> list[OperationTime]:
-    """Returns the operations of a report, slowest first, with one row a TensorFlow operation, kind and IPU."""
-    found: dict[tuple[object, ...], OperationTime] = {}
+    """Returns the operations of a report, slowest first, with one row for each TensorFlow operation, kind and IPU."""
+    merged: dict[tuple[object, ...], OperationTime] = {}
     for row in report.operations:
         key = row.name, row.kind, row.ipu, row.part
-        have = found.get(key)
-        if have is not None:
-            sums = {name: getattr(have, name) + getattr(row, name) for name in _SUMMED}
-            have = replace(have, **sums, plan=have.plan or row.plan, source=have.source or row.source)
-        found[key] = have or row
-    return sorted(found.values(), key=lambda row: -row.seconds)
+        total = merged.get(key)
+        if total is not None:
+            sums = {name: getattr(total, name) + getattr(row, name) for name in _SUMMED}
+            total = replace(total, **sums, plan=total.plan or row.plan, source=total.source or row.source)
+        merged[key] = total or row
+    return sorted(merged.values(), key=lambda row: -row.seconds)
 
 
 _BAR = 40
@@ -75,8 +75,8 @@ def report_text(report: Report) -> str:
 
 
 def _text_lines(report: Report) -> Iterator[str]:
-    several = f", {report.replicas} replicas" if report.replicas > 1 else ""
-    yield f"{report.program} on {machine_text(report)}{several}: a prediction; nothing was run"
+    replicas = f", {report.replicas} replicas" if report.replicas > 1 else ""
+    yield f"{report.program} on {machine_text(report)}{replicas}: a prediction; nothing was run"
     yield from (f"  * {assumption}" for assumption in report.assumptions)
     yield ""
     yield from _memory(report)
@@ -89,27 +89,27 @@ def _text_lines(report: Report) -> Iterator[str]:
         yield from _recipe(report, advice.recipe)
     if advice:
         yield ""
-        yield from _suggestions("what would help, each alone", report, advice)
+        yield from _suggestions("changes that help, each on its own", report, advice)
     if advice.not_asked:
         yield ""
-        yield "what would help, and was not asked"
-        for each in advice.not_asked:
-            text = f"{each.change}: {each.why}"
+        yield "changes that may help, but were not evaluated"
+        for entry in advice.not_asked:
+            text = f"{entry.change}: {entry.why}"
             yield from textwrap.wrap(text, _WIDTH, initial_indent="  * ", subsequent_indent="    ")
 
 
 def _suggestions(heading: str, report: Report, suggestions: Iterable[Suggestion]) -> Iterator[str]:
     yield f"{heading:<{_CHANGE}} {'speed':>8} {'memory':>8}"
-    for each in suggestions:
-        share = each.memory / report.memory.capacity
-        first, *others = textwrap.wrap(each.change, _CHANGE)
-        yield f"{first:<{_CHANGE}} {f'x {each.speed:.2f}':>8} {share:>8.0%}  {each.verdict}"
-        yield from (f"  {line}" for line in others)
+    for suggestion in suggestions:
+        share = suggestion.memory / report.memory.capacity
+        first, *lines = textwrap.wrap(suggestion.change, _CHANGE)
+        yield f"{first:<{_CHANGE}} {f'x {suggestion.speed:.2f}':>8} {share:>8.0%}  {suggestion.verdict}"
+        yield from (f"  {line}" for line in lines)
 
 
 def _recipe(report: Report, recipe: Recipe) -> Iterator[str]:
     yield ""
-    yield from _suggestions("what would help together, each after those above", report, recipe.steps)
+    yield from _suggestions("changes that help together, each in addition to those above", report, recipe.steps)
     yield from textwrap.wrap(recipe.left, _WIDTH)
     if recipe.code:
         yield ""
@@ -117,53 +117,56 @@ def _recipe(report: Report, recipe: Recipe) -> Iterator[str]:
 
 
 def _memory(report: Report) -> Iterator[str]:
-    several = report.ipus_per_replica > 1
+    has_several_ipus = report.ipus_per_replica > 1
     for memory in report.memories:
-        full = "#" * round(_BAR * min(1.0, memory.low / memory.capacity))
-        perhaps = "+" * (round(_BAR * min(1.0, memory.high / memory.capacity)) - len(full))
-        bar = (full + perhaps).ljust(_BAR, ".")
+        certain = "#" * round(_BAR * min(1.0, memory.low / memory.capacity))
+        possible = "+" * (round(_BAR * min(1.0, memory.high / memory.capacity)) - len(certain))
+        bar = (certain + possible).ljust(_BAR, ".")
         low, high = (f"{part / memory.capacity:.0%}" for part in (memory.low, memory.high))
-        whose = f"memory of IPU {memory.ipu}" if several else "memory of an IPU"
-        yield f"{whose}  [{bar}] {low} to {high} of {format_bytes(memory.capacity)}: {memory.verdict}"
+        heading = f"memory of IPU {memory.ipu}" if has_several_ipus else "memory of an IPU"
+        yield f"{heading}  [{bar}] {low} to {high} of {format_bytes(memory.capacity)}: {memory.verdict}"
         parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in memory_parts(memory) if size)
-        away = f"; beside the chip {format_bytes(memory.off_chip)}" if memory.off_chip else ""
+        off_chip = f"; off the chip {format_bytes(memory.off_chip)}" if memory.off_chip else ""
         code = f"code {format_bytes(memory.code_low)} to {format_bytes(memory.code_high)}"
-        yield f"  {parts}{', ' if parts else ''}{code}{away}"
+        yield f"  {parts}{', ' if parts else ''}{code}{off_chip}"
 
 
 def _time(report: Report) -> Iterator[str]:
     times = {part: report.part_seconds(part) for part in _SIGNS}
-    whole = sum(times.values())
-    bar = "".join(sign * round(_BAR * times[part] / whole) for part, sign in _SIGNS.items()) if whole else ""
-    one = "a step" if report.timeline is None else "a micro-batch"
-    step = f"{one} of {report.steps}" if report.steps > 1 else "a run"
-    low, high = (format_seconds(each) for each in report.step_seconds_range)
+    total = sum(times.values())
+    bar = "".join(sign * round(_BAR * times[part] / total) for part, sign in _SIGNS.items()) if total else ""
+    noun = "a step" if report.timeline is None else "a micro-batch"
+    step = f"{noun} of {report.steps}" if report.steps > 1 else "a run"
+    low, high = (format_seconds(seconds) for seconds in report.step_seconds_range)
     yield f"time of {step}  [{bar[:_BAR].ljust(_BAR)}] {format_seconds(report.step_seconds)} ({low} to {high})"
-    if whole:
-        shares = (f"{sign} {part} {times[part] / whole:.0%}" for part, sign in _SIGNS.items() if times[part])
-        beside = "; host beside the rest" if report.overlaps_host and times["host"] else ""
-        yield f"  {', '.join(shares)}{beside}"
+    if total:
+        shares = (f"{sign} {part} {times[part] / total:.0%}" for part, sign in _SIGNS.items() if times[part])
+        overlap = "; transfers with the host overlap the other parts" if report.overlaps_host and times["host"] else ""
+        yield f"  {', '.join(shares)}{overlap}"
     if report.timeline is not None:
-        passed = f"a pass of {report.timeline.micro_batches} micro-batches {format_seconds(report.timeline.seconds)}"
-        yield f"  {passed}, in which IPUs wait for others {report.timeline.bubble:.0%} of the time"
+        seconds = format_seconds(report.timeline.seconds)
+        yield (
+            f"  a pass of {report.timeline.micro_batches} micro-batches takes {seconds}, in which IPUs wait for others"
+            f" {report.timeline.bubble:.0%} of the time"
+        )
     elif report.ipus_per_replica > 1:
         works = ((memory.ipu, report.ipu_seconds(memory.ipu) / report.seconds) for memory in report.memories)
         yield f"  IPUs work one after the other: {', '.join(f'IPU {ipu} {share:.0%}' for ipu, share in works)}"
-    peak = report.flops / report.seconds / report.ipus_per_replica / 1e12 if report.seconds else 0.0
-    yield f"  {count_text(report.flops / report.steps)}FLOP, {peak:.1f} TFLOP/s of an IPU"
+    rate = report.flops / report.seconds / report.ipus_per_replica / 1e12 if report.seconds else 0.0
+    yield f"  {count_text(report.flops / report.steps)}FLOP, {rate:.1f} TFLOP/s of an IPU"
 
 
 def _table(report: Report) -> Iterator[str]:
     rows, layers = top_operations(report), layers_of(report)
-    whole = sum(row.seconds for row in rows)
+    total = sum(row.seconds for row in rows)
     yield f"{'top operations':<{_NAME}}  {'kind':<12} {'times':>8} {'share':>6}  {'bound':<8} {'tiles':<20} line"
     for row in rows[:_TOP]:
         name = shortened(name_in(layers, row), _NAME)
-        share = f"{row.seconds / whole:.1%}"
+        share = f"{row.seconds / total:.1%}"
         yield f"{name:<{_NAME}}  {row.kind:<12} {row.count:>8} {share:>6}  {row.bound:<8} {row.plan:<20} {row.source}".rstrip()
-    rest = sum(row.seconds for row in rows[_TOP:])
-    if rest:
-        yield f"{f'{len(rows) - _TOP} others':<{_NAME}}  {'':<12} {'':>8} {f'{rest / whole:.1%}':>6}"
+    remaining = sum(row.seconds for row in rows[_TOP:])
+    if remaining:
+        yield f"{f'{len(rows) - _TOP} others':<{_NAME}}  {'':<12} {'':>8} {f'{remaining / total:.1%}':>6}"
 
 
 _LISTED = 10
@@ -174,7 +177,7 @@ _NUMBER = re.compile(r"_\d+(?=[/_ ])")
 
 @dataclass(frozen=True)
 class Change:
-    """One figure of two reports."""
+    """The values of one figure in two reports."""
 
     name: str
     text: Callable[[float], str]
@@ -184,7 +187,7 @@ class Change:
 
     @property
     def ratio(self) -> str:
-        """The relative change, for instance `+12%`."""
+        """The relative change, such as `+12%`; empty if it is below 0.5 %."""
         if self.before == self.after:
             return ""
         if not self.before or not self.after:
@@ -197,12 +200,12 @@ class Change:
 
 def changed_figures(before: Report, after: Report) -> list[Change]:
     """Returns the time of a step and the memory of the fullest IPU, with their parts."""
-    found = [Change(*one, other[-1]) for one, other in zip(_figures(before), _figures(after), strict=True)]
-    return [each for each in found if not each.detail or each.before or each.after]
+    changes = [Change(*old, new[-1]) for old, new in zip(_figures(before), _figures(after), strict=True)]
+    return [change for change in changes if not change.detail or change.before or change.after]
 
 
 def _figures(report: Report) -> Iterator[tuple[str, Callable[[float], str], bool, float]]:
-    """Yields the name of each figure, its format, whether it is a detail, and its value."""
+    """Yields the name of each figure, its format, True if it is a part of the figure above, and its value."""
     memory = report.memory
     yield "time of a step", format_seconds, False, report.step_seconds
     yield from ((part, format_seconds, True, report.part_seconds(part) / report.steps) for part in PARTS)
@@ -211,69 +214,75 @@ def _figures(report: Report) -> Iterator[tuple[str, Callable[[float], str], bool
     yield "memory of the fullest IPU, at most", format_bytes, False, memory.high
     yield from ((name, format_bytes, True, size) for name, size in memory_parts(memory))
     yield "code, at most", format_bytes, True, memory.code_high
-    yield "beside the chip", format_bytes, True, memory.off_chip
+    yield "off the chip", format_bytes, True, memory.off_chip
 
 
 def changed_operations(before: Report, after: Report) -> list[Change]:
     """Returns the operations of both reports whose time in a step changed most."""
-    one, other = _times(before), _times(after)
-    other = _renamed(other, [name for name in one if name not in other], [name for name in other if name not in one])
-    names = dict.fromkeys((*one, *other))
-    found = [Change(name, format_seconds, False, one.get(name, 0.0), other.get(name, 0.0)) for name in names]
-    changed = [each for each in found if each.before != each.after]
-    return sorted(changed, key=lambda each: -abs(each.after - each.before))[:_LISTED]
+    old, new = _times(before), _times(after)
+    new = _renamed(new, [name for name in old if name not in new], [name for name in new if name not in old])
+    names = dict.fromkeys((*old, *new))
+    changes = [Change(name, format_seconds, False, old.get(name, 0.0), new.get(name, 0.0)) for name in names]
+    changed = [change for change in changes if change.before != change.after]
+    return sorted(changed, key=lambda change: -abs(change.after - change.before))[:_LISTED]
 
 
 def _times(report: Report) -> dict[str, float]:
     """Returns the seconds of a step for each operation, by name and kind, in the program's order."""
     times: dict[str, float] = {}
     layers = layers_of(report)
-    for each in report.operations:
-        name = f"{name_in(layers, each)} ({each.kind})"
-        times[name] = times.get(name, 0.0) + each.seconds / report.steps
+    for row in report.operations:
+        name = f"{name_in(layers, row)} ({row.kind})"
+        times[name] = times.get(name, 0.0) + row.seconds / report.steps
     return times
 
 
 def _renamed(times: dict[str, float], gone: Sequence[str], new: Sequence[str]) -> dict[str, float]:
-    """Replaces new names by old ones that differ in numbers only: layers are numbered anew in each model."""
-    places: dict[str, tuple[list[str], list[str]]] = {}
-    for at, names in enumerate((gone, new)):
+    """Replaces new names by old names that differ only in numbers, such as `dense_3` by `dense_1`.
+
+    Keras numbers the layers of each model differently. Names are paired in their order if each form of name is as
+    frequent in `gone` as in `new`.
+    """
+    pairs: dict[str, tuple[list[str], list[str]]] = {}
+    for index, names in enumerate((gone, new)):
         for name in names:
-            places.setdefault(_NUMBER.sub("", name), ([], []))[at].append(name)
-    pairs = [pair for pair in places.values() if len(pair[0]) == len(pair[1])]
-    old = {late: early for earlies, lates in pairs for early, late in zip(earlies, lates, strict=True)}
-    return {old.get(name, name): seconds for name, seconds in times.items()}
+            pairs.setdefault(_NUMBER.sub("", name), ([], []))[index].append(name)
+    equal = [pair for pair in pairs.values() if len(pair[0]) == len(pair[1])]
+    old_names = {new_name: old_name for pair in equal for old_name, new_name in zip(*pair, strict=True)}
+    return {old_names.get(name, name): seconds for name, seconds in times.items()}
 
 
 class ReportChanges(NamedTuple):
-    """What changed between two reports, as a page."""
+    """Two reports, whose differences are a page."""
 
     before: Report
     after: Report
 
 
 def compare_reports(before: Report, after: Report) -> str:
-    """Returns a table of what changed between two reports: time by part, memory, and the operations that changed most.
+    """Returns a table of the differences of two reports: time by part, memory, and the operations that changed most.
 
-    A notebook shows the text as the panel of a page.
+    A notebook shows the table as a page.
     """
     return NotebookText("\n".join(_lines(before, after)), ReportChanges(before, after))
 
 
 def _lines(before: Report, after: Report) -> Iterator[str]:
-    for word, report in (("before", before), ("after", after)):
+    for label, report in (("before:", before), ("after:", after)):
         replicas = f", {report.replicas} replicas" if report.replicas > 1 else ""
-        yield f"{word + ':':<8} {report.program} on {machine_text(report)}{replicas}: {report.memory.verdict}"
+        yield f"{label:<8} {report.program} on {machine_text(report)}{replicas}: {report.memory.verdict}"
     yield ""
     yield _row("", "before", "after", "change")
-    for each in changed_figures(before, after):
-        yield _row("  " * each.detail + each.name, each.text(each.before), each.text(each.after), each.ratio)
+    for figure in changed_figures(before, after):
+        name = f"  {figure.name}" if figure.detail else figure.name
+        yield _row(name, figure.text(figure.before), figure.text(figure.after), figure.ratio)
     operations = changed_operations(before, after)
     if operations:
         yield ""
         yield _row("operations that changed most, a step", "before", "after", "change")
-        for each in operations:
-            yield _row(shortened(each.name, _NAME), each.text(each.before), each.text(each.after), each.ratio)
+        for change in operations:
+            name = shortened(change.name, _NAME)
+            yield _row(name, change.text(change.before), change.text(change.after), change.ratio)
 
 
 def _row(name: str, before: str, after: str, change: str) -> str:

@@ -1,4 +1,4 @@
-"""Goes through a program as it would run, and sums up what its operations take."""
+"""The walk over a program: computes the time of each operation, over all iterations of the loops around it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tensorflow_ipu.analysis.machine.sharding import Placement
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# They pass on a scalar as it is.
+# Opcodes that return a scalar operand unchanged.
 _PASSING = frozenset({"copy", "reshape", "bitcast", "convert", "broadcast", "opt-barrier"})
 _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "EQ": "EQ", "NE": "NE"}
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A call of a computation, with the source of its parameters' values."""
+    """A call of a computation, with the operations that compute its arguments."""
 
     computation: Computation
     arguments: tuple[HloInstruction, ...] | None = None
@@ -37,12 +37,12 @@ class Frame:
         return Frame(computation, operation.operands, self, loop)
 
 
-# Where a value comes from: an operation, the frame that it is in, and which element of its tuple, if it is one.
+# The origin of a value: an operation, its frame, and the index of the element if the operation's result is a tuple.
 _Origin = tuple[HloInstruction, Frame, int | None]
 
 
 def _origin(operation: HloInstruction, frame: Frame) -> _Origin:
-    """Follows a value to its origin, through tuples, calls, and operations that only pass scalars."""
+    """Returns the operation that computes a value, found through tuples, calls, and opcodes in `_PASSING`."""
     while True:
         if operation.opcode == "get-tuple-element":
             source, inner, element = _origin(operation.operands[0], frame)
@@ -62,7 +62,7 @@ def _origin(operation: HloInstruction, frame: Frame) -> _Origin:
 
 
 def _constant(operation: HloInstruction, frame: Frame) -> int | None:
-    """Returns the value of an integer that the program fixes."""
+    """Returns the value of an integer if it is constant in the program."""
     source, frame, element = _origin(operation, frame)
     if source.opcode == "constant":
         return source.constant
@@ -85,17 +85,17 @@ _FOLDED: dict[str, Callable[[int, int], int]] = {
 
 
 def _constant_of_loop(source: HloInstruction, frame: Frame, element: int) -> int | None:
-    """Returns the value of an element that a loop never changes, or after the loop, that it counts in."""
-    if source.opcode == "while":  # After the loop.
+    """Returns the value of a loop's element: one that the loop never changes, or the final value of its counter."""
+    if source.opcode == "while":  # The value after the loop.
         body = frame.enter(source, source.called[0])
-        if _is_kept(body, element):
+        if _is_invariant(body, element):
             return _begin(body, element)
-        # The loop of gradients goes back by what the loop has counted.
+        # A loop of gradients counts down from the final value of the forward loop's counter.
         begin, step, trips = _begin(body, element), _step(body, element), trip_count(source, frame)
         return None if begin is None or step is None or trips is None else begin + step * trips
     if source.opcode == "parameter" and frame.loop is not None:
         body = Frame(frame.loop.called[0], frame.arguments, frame.caller, frame.loop)
-        return _begin(body, element) if _is_kept(body, element) else None
+        return _begin(body, element) if _is_invariant(body, element) else None
     return None
 
 
@@ -112,61 +112,70 @@ def _begin(body: Frame, element: int) -> int | None:
 
 
 def _root_element(body: Frame, element: int) -> tuple[HloInstruction, Frame] | None:
-    """Returns the result of an iteration for an element of the loop."""
+    """Returns the operation, and its frame, that computes the next value of a loop's element."""
     source, frame, nested = _origin(body.computation.root, body)
     if source.opcode != "tuple" or nested is not None:
         return None
     return source.operands[element], frame
 
 
-def _is_kept(body: Frame, element: int) -> bool:
+def _is_invariant(body: Frame, element: int) -> bool:
     root = _root_element(body, element)
     if root is None:
         return False
-    source, frame, at = _origin(*root)
-    return source.opcode == "parameter" and frame.loop is body.loop and at == element
+    source, frame, index = _origin(*root)
+    return source.opcode == "parameter" and frame.loop is body.loop and index == element
 
 
 def _step(body: Frame, element: int) -> int | None:
-    """Returns the increase of a loop's element in an iteration; None if it is not known."""
+    """Returns the constant that each iteration adds to a loop's element; None if there is none."""
     root = _root_element(body, element)
     if root is None:
         return None
-    source, frame, at = _origin(*root)
-    if source.opcode not in ("add", "subtract") or at is not None:
+    source, frame, index = _origin(*root)
+    if source.opcode not in ("add", "subtract") or index is not None:
         return None
-    for one, other in (source.operands, source.operands[::-1]):
-        carried, inner, at = _origin(one, frame)
-        if carried.opcode == "parameter" and inner.loop is body.loop and at == element:
-            step = _constant(other, frame)
+    for counter, increment in (source.operands, source.operands[::-1]):
+        carried, inner, index = _origin(counter, frame)
+        if carried.opcode == "parameter" and inner.loop is body.loop and index == element:
+            step = _constant(increment, frame)
             if source.opcode == "add":
                 return step
-            return -step if step is not None and one is source.operands[0] else None
+            return -step if step is not None and counter is source.operands[0] else None
     return None
 
 
 def trip_count(loop: HloInstruction, frame: Frame) -> int | None:
-    """Returns the number of iterations of a `while`; the most, if a part of its condition is known at run time only."""
+    """Returns the number of iterations of a `while`, or None if it is known only at run time.
+
+    The condition must compare a counter with a constant, in the form that XLA gives to loops of TensorFlow. The counter
+    is an element of the loop's tuple that begins with a constant, and that each iteration increases by a constant:
+
+        i = 2; while i < 10 and not stop: i = i + 3      ->  3 iterations, for i = 2, 5, 8
+
+    All three constants may be computed before the loop, or passed through calls and outer loops. `_origin` finds them.
+    The other parts of an `and`, such as `not stop` above, are ignored: the result is then the largest number of
+    iterations.
+    """
     body, condition = (frame.enter(loop, called) for called in loop.called)
     return _bound(condition.computation.root, condition, body)
 
 
 def _bound(operation: HloInstruction, condition: Frame, body: Frame) -> int | None:
-    """Returns the number of iterations after which this part of a condition becomes false, if it is known."""
+    """Returns the number of iterations after which this part of a condition becomes false; None if it is unknown."""
     source, frame, element = _origin(operation, condition)
     if element is not None:
         return None
     if source.opcode == "and":
-        bounds = [_bound(each, frame, body) for each in source.operands]
-        known = [bound for bound in bounds if bound is not None]
-        return min(known) if known else None
+        bounds = [_bound(operand, frame, body) for operand in source.operands]
+        return min((bound for bound in bounds if bound is not None), default=None)
     if source.opcode == "constant" and source.constant == 0:
         return 0
     if source.opcode != "compare":
         return None
     left, right = source.operands
-    found = _compared(left, source.direction, right, frame, body)
-    return _compared(right, _MIRRORED[source.direction], left, frame, body) if found is None else found
+    bound = _compared(left, source.direction, right, frame, body)
+    return _compared(right, _MIRRORED[source.direction], left, frame, body) if bound is None else bound
 
 
 def _compared(counter: HloInstruction, direction: str, limit: HloInstruction, frame: Frame, body: Frame) -> int | None:
@@ -176,7 +185,7 @@ def _compared(counter: HloInstruction, direction: str, limit: HloInstruction, fr
     begin, step, end = _begin(body, element), _step(body, element), _constant(limit, frame)
     if begin is None or not step or end is None:
         return None
-    if direction in ("GT", "GE"):  # Counts down: the same, mirrored.
+    if direction in ("GT", "GE"):  # A loop that counts down is the mirror image of one that counts up.
         begin, step, end, direction = -begin, -step, -end, _MIRRORED[direction]
     if direction == "NE":
         return (end - begin) // step if (end - begin) % step == 0 and (end - begin) // step >= 0 else None
@@ -187,24 +196,24 @@ def _compared(counter: HloInstruction, direction: str, limit: HloInstruction, fr
 
 @dataclass(frozen=True)
 class OperationTime:
-    """What an operation takes in one run of the program, over all its iterations.
+    """The time of an operation in one run of the program, summed over all its iterations.
 
     Attributes:
-      name: The TensorFlow operation that it comes from, with its name scopes; else its name in the program.
-      kind: What it does, such as `dot`, `infeed` or `all-reduce`.
-      shape: Of its result, such as `f16[16,128]`.
-      count: How often it runs.
+      name: The name of the TensorFlow operation, with its name scopes; or else the name in the program.
+      kind: The kind of operation, such as `dot`, `infeed` or `all-reduce`.
+      shape: The type and shape of the result, such as `f16[16,128]`.
+      count: The number of executions.
       compute: Seconds of arithmetic.
-      exchange: Seconds of moves between tiles.
+      exchange: Seconds of exchange between tiles.
       sync: Seconds of synchronisation.
-      links: Seconds on the links between IPUs, and on those to the memory beside them.
+      links: Seconds on the links between IPUs, and on the links to Streaming Memory.
       host: Seconds on the link to the host.
-      flops: Operations of arithmetic, a multiply-add being two.
-      host_bytes: Bytes between host and chip.
-      plan: How it is divided among the tiles (rows x columns x depth), where that was searched for.
-      source: The user's line behind it, such as `train.py:21`, where that is known.
-      ipu: The IPU of the replica that runs it.
-      part: Of a pipeline, whose it is, such as `stage 1 backward`.
+      flops: Floating-point operations. A multiply-add counts as two.
+      host_bytes: Bytes transferred between host and chip.
+      plan: The grid of tiles of a matrix product or convolution (rows x columns x depth); else empty.
+      source: The line of the user's code, such as `train.py:21`; empty if it is unknown.
+      ipu: The IPU of the replica that runs the operation; -1 for all.
+      part: The pass of a pipeline, such as `stage 1 backward`; else empty.
     """
 
     name: str
@@ -225,17 +234,17 @@ class OperationTime:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The sum of all parts, in seconds."""
         return self.compute + self.exchange + self.sync + self.links + self.host
 
     @property
     def bound(self) -> str:
-        """What takes the most of its time: `compute`, `exchange`, `sync`, `links` or `host`."""
+        """The part that takes the most time: `compute`, `exchange`, `sync`, `links` or `host`."""
         return max(("compute", "exchange", "sync", "links", "host"), key=lambda part: getattr(self, part))
 
 
 class Walk:
-    """The times of a program's operations. `notes` has the assumptions."""
+    """Computes the times of a program's operations. `notes` collects the assumptions that it makes."""
 
     def __init__(
         self,
@@ -252,7 +261,7 @@ class Walk:
         self._trip_counts = dict(trip_counts or {})
         self._lines = dict(lines or {})
         self._placement = placement
-        self.notes: dict[str, None] = {}  # In order, each once.
+        self.notes: dict[str, None] = {}  # An ordered set.
         self.unused_trip_counts = set(self._trip_counts)
 
     def times(self, program: Computation) -> list[OperationTime]:
@@ -270,7 +279,7 @@ class Walk:
             if self._placement is not None:
                 for received in self._placement.received(operation):
                     copy = received, self._placement.of(operation)
-                    if copy not in sent:  # One that several operations use is sent once.
+                    if copy not in sent:  # A value that several operations use is sent once.
                         sent.add(copy)
                         rows.append(self._between_ipus(*copy, count))
             if opcode in FREE:
@@ -291,30 +300,29 @@ class Walk:
     def _loop(self, loop: HloInstruction, frame: Frame, count: int) -> list[OperationTime]:
         trips = trip_count(loop, frame)
         if trips is None:
-            trips = self._given(loop.title)
+            trips = self._specified_trips(loop.title)
         body, condition = (frame.enter(loop, called) for called in loop.called)
         rows = self._computation(condition, count * (trips + 1)) + self._computation(body, count * trips)
         if self._placement is not None and trips:
             carried = self._placement.carried_over(loop)
-            rows += [self._between_ipus(each, at, count * trips) for at, each in carried]
+            rows += [self._between_ipus(value, ipus, count * trips) for ipus, value in carried]
         return rows
 
-    def _given(self, name: str) -> int:
+    def _specified_trips(self, name: str) -> int:
         for key, trips in self._trip_counts.items():
             if key in (name, "*"):
                 self.unused_trip_counts.discard(key)
                 return trips
         self.notes[
-            f"loop `{name}`: only running it tells how often it iterates; all figures are for one iteration of it"
-            f" (`trip_counts={{{name!r}: n}}` tells)"
+            f"loop `{name}`: the number of iterations is known only at run time; all figures are for one iteration"
+            f" (set the number with `trip_counts={{{name!r}: n}}`)"
         ] = None
         return 1
 
     def _branches(self, operation: HloInstruction, frame: Frame, count: int) -> list[OperationTime]:
         branches = [self._computation(frame.enter(operation, called), count) for called in operation.called]
-        self.notes[f"branch `{plain_name(operation.title)}`: taken to run the slowest of its {len(branches)} ways"] = (
-            None
-        )
+        name = plain_name(operation.title)
+        self.notes[f"conditional `{name}`: the slowest of its {len(branches)} branches is assumed to run"] = None
         return max(branches, key=lambda rows: sum(row.seconds for row in rows), default=[])
 
     def _call(self, operation: HloInstruction, count: int) -> list[OperationTime]:
@@ -340,16 +348,16 @@ class Walk:
         cost = cost_of(operation, machine, self._proportion, fused)
         if not cost.known:
             name = plain_name(operation.scope) if operation.opcode == "custom-call" else operation.opcode
-            self.notes[f"operation `{name or 'custom call'}`: not known, and costed as a copy"] = None
+            self.notes[f"operation `{name or 'custom call'}`: unsupported, and costed as a copy"] = None
         if not cost.cycles:
             return []
         hertz = machine.clock_hz
         parts = {"compute": cost.compute / hertz, "exchange": cost.exchange / hertz, "sync": cost.sync / hertz}
         return [self._row(operation, operation.opcode, count, cost.plan, flops=cost.flops, **parts)]
 
-    def _row(self, operation: HloInstruction, kind: str, count: int, plan: str = "", **each: float) -> OperationTime:
+    def _row(self, operation: HloInstruction, kind: str, count: int, plan: str = "", **parts: float) -> OperationTime:
         """Returns the row of an operation that runs `count` times, from the cost of one run."""
         ipu = 0 if self._placement is None else self._placement.of(operation)[0]
         source = self._lines.get(operation.scope, "")
         row = OperationTime(operation.title, kind, str(operation.shape), count, plan=plan, source=source, ipu=ipu)
-        return replace(row, **{part: count * value for part, value in each.items()})
+        return replace(row, **{part: count * value for part, value in parts.items()})

@@ -1,1 +1,1 @@
-"""What Keras models would take of a real machine, and advice."""
+"""Reports and advice on Keras models."""

@@ -1,4 +1,4 @@
-"""What a real machine would make of a model that was made in a strategy's scope, as a method of it."""
+"""Reports on Keras models that were created in a strategy's scope: `model.ipu_report`."""
 
 from __future__ import annotations
 
@@ -34,25 +34,29 @@ if TYPE_CHECKING:
     from tensorflow_ipu.analysis.machine import Machine, NotAsked, Report, Suggestion, System
     from tensorflow_ipu.keras.model.extension import Extension
 
-# Of a model of more layers, stretches of them are a piece: each piece is compiled by itself.
+# The most pieces of a model. Each piece is compiled separately, so models with more layers have pieces of several
+# layers.
 _MOST = 96
 
 
 def pieces_of(
     extension: Extension, machine: System | Machine | str | None, described: Callable[[], Callable[[], None]]
 ) -> Pieces:
-    """Returns the pieces of a model, from a trace of it as a pipeline on one IPU. Its stages and options stay."""
+    """Returns the pieces of a model, from a trace as a pipeline on one IPU.
+
+    The model's stages and options are restored.
+    """
     stages, options = extension.stages, extension.options
     names = stages.leaf_names()
     if len(names) < 2:
         raise ValueError(
-            f"model `{extension.model.name}` has {len(names)} layers, and a pipeline has 2 stages at least"
+            f"model `{extension.model.name}` has {len(names)} layers, but a pipeline has at least 2 stages"
         )
     length = -(-len(names) // _MOST)
     of_layers = [number // length for number in range(len(names))]
     count = of_layers[-1] + 1
     steps = options.pipelining.gradient_accumulation_steps_per_replica
-    plain = {
+    overrides = {
         "gradient_accumulation_steps_per_replica": 1,
         "device_mapping": [0] * count,
         "pipeline_schedule": pipelining.PipelineSchedule.Sequential,
@@ -60,7 +64,7 @@ def pieces_of(
         "forward_propagation_stages_poplar_options": None,
         "backward_propagation_stages_poplar_options": None,
     }
-    with extension.with_options("pipelining", **plain), stages.staged(of_layers):
+    with extension.with_options("pipelining", **overrides), stages.staged(of_layers):
         program: Any = described()
         with extension.strategy.scope(), extension.strategy.extended.as_replica:
             traced = program.get_concrete_function()
@@ -72,7 +76,7 @@ def pieces_of(
             return stages.get()
 
     def read(halved: bool, proportion: float | None) -> tuple[pipelining.StageCost, ...]:
-        assert traced is not None  # It is read once more.
+        assert traced is not None  # This reference keeps the traced program alive.
         costs = costs_of_passes(pipeline, passes.again(halved=halved, proportion=proportion))
         return tuple(joined([cost] if isinstance(cost, pipelining.StageCost) else cost) for cost in costs)
 
@@ -80,9 +84,9 @@ def pieces_of(
     return Pieces(tuple(first_names), read(False, None), steps, assigned, read)
 
 
-# What the user calls a mode, and what Keras does.
+# The names of modes for users, and their names in Keras.
 _MODES = {"train": "train", "evaluate": "test", "predict": "predict"}
-# Whose batches tell of a mode's, the best first; those of `predict` have no labels.
+# For each mode, the modes whose last batch determines the shapes, best first. Batches of `predict` have no labels.
 _SEEN = {
     "train": ("train", "test", "predict"),
     "evaluate": ("test", "train", "predict"),
@@ -99,31 +103,33 @@ def report_of_model(
     trip_counts: Mapping[str, int] | None,
 ) -> Report:
     if mode not in _MODES:
-        raise ValueError(f"`mode` must be one of {', '.join(f'`{each}`' for each in _MODES)}, but is {mode!r}")
+        raise ValueError(f"`mode` must be one of {', '.join(f'`{name}`' for name in _MODES)}, but is {mode!r}")
     if batch_size is not None and (not is_int(batch_size) or batch_size < 1):
         raise ValueError(f"`batch_size` must be a positive integer, but is {batch_size!r}")
     model = extension.model
     if mode != "predict":
         internals.check_compiled(model, "ipu_report")
     batch = _batch(extension, batch_size, mode, spec)
-    asked = _Request(extension, mode, batch, machine, trip_counts)
-    report = asked.report()
+    request = _Request(extension, mode, batch, machine, trip_counts)
+    report = request.report()
     data = ", ".join(f"{leaf.dtype.name}{leaf.shape.as_list()}" for leaf in _parts(batch))
-    source = ", as the last one that the model saw" if extension.seen else ", as the model and its losses tell"
-    told = f"a batch of a replica is {data}" + ("" if spec is not None else source)
-    return dataclasses.replace(report, assumptions=(*report.assumptions, told))
+    assumption = f"a batch of a replica is {data}"
+    if spec is None:
+        source = "the model's last batch" if extension.seen else "the model's inputs and losses"
+        assumption += f", as in {source}"
+    return dataclasses.replace(report, assumptions=(*report.assumptions, assumption))
 
 
 def pieces_of_model(extension: Extension, machine: System | Machine | str | None, batch_size: int | None) -> Pieces:
-    """Returns the layers of a model with what each takes in training."""
+    """Returns the layers of a model as pieces, with their costs in training."""
     internals.check_compiled(extension.model, "ipu_pieces")
-    asked = _Request(extension, "train", _batch(extension, batch_size, "train", None), machine, None)
-    return pieces_of(extension, machine, asked.program)
+    request = _Request(extension, "train", _batch(extension, batch_size, "train", None), machine, None)
+    return pieces_of(extension, machine, request.program)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """The arguments of a report, from which its advice makes others."""
+    """The arguments of a report. Its advice makes reports with other options from them."""
 
     extension: Extension
     mode: str
@@ -132,7 +138,7 @@ class _Request:
     trip_counts: Mapping[str, int] | None
 
     def program(self, scale: float = 1.0) -> Callable[[], None]:
-        """Returns the program, of `scale` times the micro-batch, and builds the model."""
+        """Builds the model, and returns its program for a micro-batch of `scale` times the size."""
         extension, kind = self.extension, _MODES[self.mode]
 
         def zeros(leaf: tf.TensorSpec | None) -> tf.Tensor | None:
@@ -148,14 +154,14 @@ class _Request:
                 internals.build_for_training(extension.model, elements.spec)
         options = extension.options.infeed.changed()
         infeed = IPUInfeedQueue(elements.dataset, device_ordinal=extension.ordinal, **options)
-        # Those of an execution, as whole updates.
+        # The steps of an execution, rounded up to whole weight updates.
         count = extension.steps_per_update if self.mode == "train" else 1
         steps = -(-extension.steps_per_execution // count) * count
         return extension.loop(kind).described(elements, infeed, extension.outfeed(kind), steps)
 
     def report(self) -> Report:
-        made = self._report()
-        return dataclasses.replace(made, asks=self._advising(made))
+        report = self._report()
+        return dataclasses.replace(report, asks=self._advising(report))
 
     def _report(self, scale: float = 1.0) -> Report:
         extension = self.extension
@@ -166,7 +172,7 @@ class _Request:
             )
 
     def _rescaled(self, scale: float, steps: int) -> Report:
-        """Returns the report of `scale` times the micro-batch, with another number of micro-batches an update."""
+        """Returns the report for a micro-batch of `scale` times the size, and `steps` micro-batches an update."""
         if self.mode != "train":
             return self._report(scale)
         group = "pipelining" if self.extension.stages.is_pipelined else "accumulation"
@@ -174,7 +180,7 @@ class _Request:
             return self._report(scale)
 
     def _kept(self) -> Kept:
-        """Returns the sizes of the optimizer's state and sums, placed by the options of accumulation."""
+        """Returns the sizes of the optimizer's slots and of the gradients' sums, by the options of accumulation."""
         model, options = self.extension.model, self.extension.options.accumulation
         if self.mode != "train" or model.optimizer is None:
             return Kept()
@@ -198,16 +204,17 @@ class _Request:
             steps_per_update=self.extension.steps_per_update,
         )
 
-    def _advising(self, plain: Report) -> Callable[[Report, bool], Asked]:
-        """Returns a function that gives advice on the report, some of which takes another trace of the model."""
+    def _advising(self, original: Report) -> Callable[[Report, bool], Asked]:
+        """Returns the function `Report.asks` for a model. It traces the model again if `retrace` is True."""
         extension, training = self.extension, self.mode == "train"
         steps = extension.steps_per_update if training else 1
 
         def advise(report: Report, retrace: bool) -> Asked:
-            if plain.asks is not None:
-                for one in plain.asks(report, retrace):  # The recipe of a model is its own.
-                    if not (isinstance(one, Recipe) or getattr(one, "of_models", False)):
-                        yield one
+            if original.asks is not None:
+                for entry in original.asks(report, retrace):
+                    # `ModelSearch` yields the recipe of a model, and the changes that only models can evaluate.
+                    if not (isinstance(entry, Recipe) or getattr(entry, "of_models", False)):
+                        yield entry
             if report.timeline is None:
                 yield from advice_on_state(report, report.steps // steps)
             yield from self._search(report, steps).advice(retrace)
@@ -223,9 +230,9 @@ class _Request:
             name = "pipelining" if layout.pipelined else "accumulation"
             staged = extension.stages.staged(layout.stages) if layout.stages else contextlib.nullcontext()
             with extension.with_options(name, **layout.options()), staged:
-                made = self._report(layout.variant.samples / samples)
+                traced_report = self._report(layout.variant.samples / samples)
             changes = layout.variant.reading()
-            return made.again(**changes) if made.again and changes else made
+            return traced_report.again(**changes) if traced_report.again and changes else traced_report
 
         return ModelSearch(
             report,
@@ -249,19 +256,19 @@ def _parts(batch: Nested) -> list[Any]:
 
 
 def _batch(extension: Extension, batch_size: int | None, mode: str, spec: Nested) -> Nested:
-    """Returns a batch of the data: a structure of `tf.TensorSpec` of known shapes, and None for missing data."""
+    """Returns the static type of a batch: a structure of `tf.TensorSpec`, with None for missing data."""
     model = extension.model
     if spec is not None:
-        given: Any = batches.given_batch(spec, batch_size)
-        return keras.utils.unpack_x_y_sample_weight(given)[0] if mode == "predict" else given
+        batch: Any = batches.given_batch(spec, batch_size)
+        return keras.utils.unpack_x_y_sample_weight(batch)[0] if mode == "predict" else batch
     kind = next((kind for kind in _SEEN[mode] if kind in extension.seen), None)
     if kind is None:
         inputs = batches.inputs_of(model, batch_size)
     else:
-        seen = batches.seen_batch(extension.seen[kind], batch_size)
+        batch = batches.seen_batch(extension.seen[kind], batch_size)
         if mode != "predict" and kind != "predict":
-            return seen
-        inputs = keras.utils.unpack_x_y_sample_weight(seen)[0]
+            return batch
+        inputs = keras.utils.unpack_x_y_sample_weight(batch)[0]
     if mode == "predict":
         return inputs
     with extension.calls.turn(), extension.strategy.scope():

@@ -1,4 +1,4 @@
-"""The search for changes of a Keras model: the effect of each, and the code that makes them."""
+"""The search for changes of a Keras model: the effect of each change, and code that makes them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tensorflow_ipu.analysis.machine.search import (
     half_moves,
     left_over,
     searched,
+    text_of_proportion,
     tight_moves,
-    words_of_proportion,
 )
 from tensorflow_ipu.analysis.pipelines.comparison import Pieces, joined
 from tensorflow_ipu.keras.options.options import typed
@@ -33,7 +33,7 @@ from tensorflow_ipu.pipelining import RecomputationMode, StageCost
 _logger = logging.getLogger(__name__)
 
 MOST_STAGES = 64
-# What moving the state of the optimizer may cost, as a share of the time of an update.
+# The time that moving the optimizer's slots may cost, as a share of the time of an update.
 _MOVING = 0.1
 _TRIES = 3
 _OPTION = "`gradient_accumulation_steps_per_replica`"
@@ -42,9 +42,14 @@ _SCALED = ("forward", "activation_bytes", "input_bytes", "temporary_bytes")
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A variant as it is traced: the stage of each layer, where the model is cut anew, and the micro-batches of an update.
+    """The options for tracing a variant.
 
-    `kept` are those options that the model has already, of its pipeline or of accumulation.
+    Attributes:
+      variant: The variant.
+      stages: The stage of each layer; empty if the model is not cut into other stages.
+      steps: The micro-batches of an update.
+      pipelined: Whether the variant is a pipeline.
+      kept: The present options of the model's pipeline or gradient accumulation, which the variant keeps.
     """
 
     variant: Variant
@@ -58,35 +63,35 @@ class Layout:
         return programs.power_of_2(self.variant.stages)
 
     def options(self) -> dict[str, object]:
-        """Returns the options of pipelining, or those of accumulation."""
-        found: dict[str, object] = {**self.kept, "gradient_accumulation_steps_per_replica": self.steps}
+        """Returns the options of pipelining, or of accumulation if the variant is not a pipeline."""
+        options: dict[str, object] = {**self.kept, "gradient_accumulation_steps_per_replica": self.steps}
         if self.stages:
-            for name in ("device_mapping", "pipeline_schedule"):  # They were for other stages.
-                found.pop(name, None)
+            for name in ("device_mapping", "pipeline_schedule"):  # The present values are for other stages.
+                options.pop(name, None)
             mode = RecomputationMode.RecomputeThenBackpropagate if self.variant.recompute else None
             if self.variant.stages == 1:
-                found["device_mapping"] = [0] * (max(self.stages) + 1)
-                found["pipeline_schedule"] = pipelining.PipelineSchedule.Sequential
+                options["device_mapping"] = [0] * (max(self.stages) + 1)
+                options["pipeline_schedule"] = pipelining.PipelineSchedule.Sequential
                 mode = RecomputationMode.RecomputeAndBackpropagateInterleaved
-            found["recomputation_mode"] = mode
+            options["recomputation_mode"] = mode
         if not self.variant.state:
-            found["offload_weight_update_variables"] = True
-        return found
+            options["offload_weight_update_variables"] = True
+        return options
 
     def code(self) -> Iterator[str]:
-        """Yields code to paste: lines before the strategy, and lines after `model.compile`."""
+        """Yields lines of code to paste, before the strategy is created and after `model.compile`."""
         variant = self.variant
         if variant.halved:
-            yield "# Before the model is made:"
+            yield "# Before the model is created:"
             yield 'tf.keras.mixed_precision.set_global_policy("float16")'
-        several = f"config.auto_select_ipus = {self.ipus}  # Or so many times the number of replicas."
-        lines = configuration(variant.proportion, *[several] * (self.ipus > 1))
+        select_ipus = f"config.auto_select_ipus = {self.ipus}  # Multiplied by the number of replicas."
+        lines = configuration(variant.proportion, *([select_ipus] if self.ipus > 1 else []))
         if lines:
-            yield from ("# Before the strategy is made:", *lines)
+            yield from ("# Before the strategy is created:", *lines)
         if self.steps == 1 and not self.pipelined:
             return
-        yield f"# After `model.compile`; `fit` then takes batches of {variant.samples}:"
-        yield f"model.steps_per_execution = {self.steps}  # Or a multiple."
+        yield f"# After `model.compile`. `fit` then takes batches of {variant.samples}:"
+        yield f"model.steps_per_execution = {self.steps}  # Or a multiple of it."
         if self.stages:
             yield "assignment = model.get_pipeline_stage_assignment()"
             yield f"for layer, stage in zip(assignment, {list(self.stages)}):"
@@ -94,21 +99,25 @@ class Layout:
             yield "model.set_pipeline_stage_assignment(assignment)"
         yield f"model.set_{'pipelining' if self.pipelined else 'gradient_accumulation'}_options("
         for name, value in self.options().items():
-            of = "ipu.pipelining." * isinstance(value, RecomputationMode | pipelining.PipelineSchedule)
-            yield f"    {name}={of}{typed(value)},"
+            is_enum = isinstance(value, RecomputationMode | pipelining.PipelineSchedule)
+            yield f"    {name}={'ipu.pipelining.' if is_enum else ''}{typed(value)},"
         yield ")"
 
 
 class ModelSearch:
-    """The search for changes of a model: what is known of it, and functions that trace it otherwise.
+    """The search for changes of a model.
 
-    Attributes:
-      report: The report on the model as it is.
-      start: How the model is trained.
-      training: Whether the report is of training.
+    The search needs the model's report, and functions that trace the model with other options. A trace takes long. So
+    the search traces the model once, cut into pieces, and predicts other stages from the costs of the pieces. Only the
+    final recipe is traced again, to check the prediction.
+
+    Args:
+      report: The report on the model without changes.
+      start: The variant without changes: the model's micro-batch, steps and stages.
+      training: Whether the report is on training.
       cut: Returns the pieces of the model.
-      rescaled: Returns the report of so many times the micro-batch, with so many micro-batches an update.
-      traced: Returns the report of a layout.
+      rescaled: Returns the report for a multiple of the micro-batch, and a number of micro-batches an update.
+      traced: Returns the report for a layout.
       pipelined: Whether the model has a pipeline.
       kept: The options of the pipeline, or of accumulation.
     """
@@ -134,16 +143,16 @@ class ModelSearch:
         self._traced = traced
         self._pipelined = pipelined
         self._kept = kept
-        # All of them are asked for the same more than once.
+        # The search evaluates the same variants repeatedly.
         self._read = functools.cache(self._read)
         self._read_pieces = functools.cache(self._read_pieces)
         self._cut = functools.cache(self._cut)
 
     def advice(self, retrace: bool) -> Iterator[Suggestion | NotAsked | Recipe]:
-        """Yields the effects of other micro-batches, recomputation and stages, and a recipe if the model may not fit."""
+        """Yields the effects of other micro-batches, recomputation and stages, and a recipe if the model needs one."""
         if not retrace:
-            words = "other micro-batches" + (", recomputation, more stages" if self._training else "")
-            yield NotAsked(words, "they take another trace of the model: `report.advice(retrace=True)` asks")
+            text = "other micro-batches" + (", recomputation, more stages" if self._training else "")
+            yield NotAsked(text, "the model must be traced again: call `report.advice(retrace=True)`")
         else:
             yield self._micro_batches()
         if not self._training:
@@ -160,98 +169,110 @@ class ModelSearch:
         if self.report.fits is not True:
             yield from filter(None, [self.recipe(retrace)])
 
-    # Changes alone.
+    # Single changes.
 
     def _micro_batches(self) -> Suggestion | NotAsked:
-        """Returns the effect of half the micro-batch, or twice if the model fits, for an update of as many samples."""
+        """Returns the effect of a micro-batch of half the size, or of twice the size if the model fits.
+
+        An update still has the same number of samples.
+        """
         size, steps = self.start.samples, self.start.steps
         samples, count = (2 * size, max(1, steps // 2)) if self.report.fits else (size // 2, 2 * steps)
-        words = f"micro-batches of {samples} in place of {size}"
+        text = f"micro-batches of {samples} in place of {size}"
         if not samples or (samples < size and size % 2):
-            return NotAsked(words, "a micro-batch is of whole samples")
+            return NotAsked(text, f"a micro-batch of {size} cannot be halved")
         memory = self.report.memory
         if samples < size and memory.always > memory.capacity:
-            return NotAsked(words, "what is there all the time is too large at any size")
+            return NotAsked(text, "variables and other permanent data alone exceed the memory")
         if self._training and count != steps:
-            words += f", and {_OPTION} of {count}"
+            text += f", and {_OPTION} of {count}"
         try:
-            made = self._rescaled(samples / size, count if self._training else steps)
-        except Exception as exc:  # TensorFlow's too, where a schedule takes other multiples.
-            return NotAsked(words, str(exc).splitlines()[0])
-        return machine.changed(words, self.report, made, samples / size)
+            report = self._rescaled(samples / size, count if self._training else steps)
+        except Exception as exc:  # Also TensorFlow's errors: a schedule may reject the number of micro-batches.
+            return NotAsked(text, str(exc).splitlines()[0])
+        return machine.changed(text, self.report, report, samples / size)
 
     def _recomputation(self) -> Iterator[Suggestion]:
-        """Yields the effect of stages that are all on one IPU, each recomputed before its backward pass."""
+        """Yields the effect of a pipeline with all stages on one IPU, each recomputed before its backward pass."""
         variant = dataclasses.replace(self.start, recompute=True)
         effect = self._effect(variant)
         if effect is not None:
             count = max(self._cut(variant)[0]) + 1
             yield effect.as_suggestion(
-                f"recomputation: {count} stages, all on IPU 0 (`device_mapping=[0] * {count}`, `PipelineSchedule.Sequential`,"
-                " `RecomputationMode.RecomputeAndBackpropagateInterleaved`)"
+                f"recomputation: {count} stages, all on IPU 0 (`device_mapping=[0] * {count}`,"
+                " `PipelineSchedule.Sequential`, `RecomputationMode.RecomputeAndBackpropagateInterleaved`)"
             )
 
     def _more_stages(self) -> Iterator[Suggestion | NotAsked]:
-        """Yields the effect of the next number of stages that replicas can have; if these do not fit, of twice as many."""
+        """Yields the effects of more stages: each larger power of 2 until the model fits."""
         assert self.pieces is not None
         count, pieces = self.start.stages, len(self.pieces.costs)
         verdict = ""
         while verdict != FITS and count < MOST_STAGES:
             count = programs.power_of_2(count + 1)
-            words = f"{count} stages, one an IPU, as `pipelining.balance` cuts them"
+            text = f"{count} stages, one an IPU, as `pipelining.balance` cuts them"
             if pieces < count:
-                yield NotAsked(words, f"the model has {pieces} layers")
+                yield NotAsked(text, f"the model has only {pieces} layers")
                 return
             steps = self.start.steps if self.start.stages > 1 else 0
             variant = dataclasses.replace(self.start, stages=count, steps=steps, recompute=None)
             try:
                 plan = self._cut(variant)[1].plan
-            except Exception as exc:  # TensorFlow's, where a schedule takes other multiples.
-                yield NotAsked(words, str(exc).splitlines()[0])
+            except Exception as exc:  # Also TensorFlow's errors: a schedule may reject the number of micro-batches.
+                yield NotAsked(text, str(exc).splitlines()[0])
                 return
-            recomputed = " with recomputation" * (plan.recomputation is not None)
-            words += f"{recomputed} ({plan.micro_batches} micro-batches; a replica then has {count} IPUs)"
+            if plan.recomputation is not None:
+                text += " with recomputation"
+            text += f" ({plan.micro_batches} micro-batches; a replica then has {count} IPUs)"
             effect = self._effect(variant)
             assert effect is not None
             verdict = effect.memory.verdict
-            yield effect.as_suggestion(words)
+            yield effect.as_suggestion(text)
 
-    # Changes together.
+    # Combined changes.
 
     def recipe(self, retrace: bool) -> Recipe | None:
-        """Returns the changes after which the model fits, or is as near to that as they lead; None if nothing helps."""
-        excess, tries = 1.0, 0  # By how much more memory a trace takes than was predicted.
+        """Returns a combination of changes that makes the model fit, or nearly fit; None if no change helps.
+
+        The search predicts the memory from the pieces of the model. With `retrace`, the model is then traced once with
+        all changes. If it takes more memory than predicted and does not fit, the search starts again, with predictions
+        enlarged by the same factor (`excess`). It does so `_TRIES` times at most.
+        """
+        excess, tries = 1.0, 0
         while True:
             tries += 1
-            names = searched(self.start, self._moves(), functools.partial(self._effect, excess=excess))
-            if not names:
+            moves = searched(self.start, self._moves(), functools.partial(self._effect, excess=excess))
+            if not moves:
                 return None
-            last = names[-1][1]
+            last = moves[-1][1]
             layout = self._layout(last)
-            effects = [(self._words(name, one), self._effect(one, excess)) for name, one in names]
-            steps = [each.as_suggestion(words) for words, each in effects if each is not None]
-            memory = next(each.memory for _, each in reversed(effects) if each is not None)
-            whole = self._traced_as(layout) if retrace else None
-            if whole is None:
+            effects = [(self._text(name, variant), self._effect(variant, excess)) for name, variant in moves]
+            steps = [effect.as_suggestion(text) for text, effect in effects if effect is not None]
+            memory = next(effect.memory for _, effect in reversed(effects) if effect is not None)
+            traced = self._traced_as(layout) if retrace else None
+            if traced is None:
                 break
-            seconds = whole.step_seconds / last.samples
+            seconds = traced.step_seconds / last.samples
             speed = self.report.step_seconds / self.start.samples / seconds
-            steps.append(Effect(speed, whole.memory).as_suggestion("all of them, traced as one program"))
-            if whole.fits or memory.verdict != FITS or tries == _TRIES:
-                memory = whole.memory
+            steps.append(Effect(speed, traced.memory).as_suggestion("all of them, traced as one program"))
+            if traced.fits or memory.verdict != FITS or tries == _TRIES:
+                memory = traced.memory
                 break
-            excess *= whole.memory.high / memory.high
-        left = "" if memory.verdict == FITS else self._left(memory, layout, retrace)
-        return Recipe(tuple(steps), "\n".join(layout.code()), whole is not None, left)
+            excess *= traced.memory.high / memory.high
+        shortage = "" if memory.verdict == FITS else self._shortage(memory, layout, retrace)
+        return Recipe(tuple(steps), "\n".join(layout.code()), traced is not None, shortage)
 
     def _traced_as(self, layout: Layout) -> Report | None:
         try:
             return self._traced(layout)
-        except Exception as exc:  # TensorFlow's too, where options of the model exclude others.
-            _logger.warning("the recipe was not traced as a whole: %s", str(exc).splitlines()[0])
+        except Exception as exc:  # Also TensorFlow's errors: options of the model may exclude each other.
+            _logger.warning(
+                "the model could not be traced with all changes of the recipe: %s", str(exc).splitlines()[0]
+            )
             return None
 
-    def _left(self, memory: Memory, layout: Layout, retrace: bool) -> str:
+    def _shortage(self, memory: Memory, layout: Layout, retrace: bool) -> str:
+        """Returns a sentence about the parts of the model that do not fit, and what would make them fit."""
         text = left_over(memory, layout.ipus)
         if self.pieces is None and retrace:
             return f"{text}; the model cannot be cut into stages"
@@ -259,66 +280,69 @@ class ModelSearch:
             return f"{text}. `report.advice(retrace=True)` also tries other micro-batches, recomputation and stages"
         variant = layout.variant
         for name, cost in zip(self.pieces.names, self._costs(variant), strict=True):
-            alone = cost.weight_bytes + cost.sum_bytes + cost.state_bytes + cost.input_bytes + cost.temporary_bytes
-            if alone > memory.capacity:
-                share = f"{alone / memory.capacity:.0%}"
-                return f"{text}; `{name}` alone takes {share} of an IPU, so no number of stages does: divide it"
-        return f"{text}; {self._enough(variant)}"
+            size = cost.weight_bytes + cost.sum_bytes + cost.state_bytes + cost.input_bytes + cost.temporary_bytes
+            if size > memory.capacity:
+                share = f"{size / memory.capacity:.0%}"
+                return (
+                    f"{text}; the layer `{name}` takes {share} of an IPU, so more stages do not help: divide the layer"
+                )
+        return f"{text}; {self._needed_ipus(variant)}"
 
-    def _enough(self, variant: Variant) -> str:
-        """How many IPUs would do, if there were as many as layers."""
+    def _needed_ipus(self, variant: Variant) -> str:
+        """Returns a phrase with the number of IPUs that would suffice, up to the number of layers."""
         assert self.pieces is not None
         stages = programs.power_of_2(variant.stages + 1)
         while stages <= len(self.pieces.costs):
-            found = self._effect(dataclasses.replace(variant, stages=stages, recompute=True))
-            if found is not None and found.memory.verdict == FITS:
-                return f"{stages} IPUs would do, and the machine has {self.report.system.ipus}"
+            effect = self._effect(dataclasses.replace(variant, stages=stages, recompute=True))
+            if effect is not None and effect.memory.verdict == FITS:
+                return f"{stages} IPUs would suffice, and the machine has {self.report.system.ipus}"
             stages *= 2
-        return f"the model has {len(self.pieces.costs)} layers to make stages of: smaller ones could be divided among more IPUs"
+        layers = len(self.pieces.costs)
+        return f"the model has only {layers} layers for stages: smaller layers could be divided among more IPUs"
 
-    def _words(self, name: str, variant: Variant) -> str:
+    def _text(self, name: str, variant: Variant) -> str:
         update = f"{self._layout(variant).steps} micro-batches of {variant.samples} an update"
-        words = {
+        texts = {
             "micro-batch": f"{update}, in place of micro-batches of {self.start.samples}",
             "stages": f"{variant.stages} stages, one an IPU, with {update}",
             "state": f"{STATE_OFF_CHIP}, with {update}",
-            "proportion": words_of_proportion(variant.proportion),
+            "proportion": text_of_proportion(variant.proportion),
         }
-        return words.get(name, name)
+        return texts.get(name, name)
 
     # Moves.
 
     def _moves(self) -> Moves[Variant]:
-        found = dict(half_moves(self.report))
+        moves = dict(half_moves(self.report))
         if self.report.memory.optimizer:
-            found["state"] = self._offloaded
+            moves["state"] = self._offloaded
         if tight_moves(self.report):
-            found["proportion"] = changing(proportion=TIGHT)
+            moves["proportion"] = changing(proportion=TIGHT)
         if self.pieces is not None:
-            found["micro-batch"] = _with_smaller_batches
-            found["recomputation"] = changing(recompute=True)
-            found["stages"] = self._with_more_stages
-        return found
+            moves["micro-batch"] = _with_smaller_batches
+            moves["recomputation"] = changing(recompute=True)
+            moves["stages"] = self._with_more_stages
+        return moves
 
     def _offloaded(self, variant: Variant) -> Variant | None:
-        """The state off the chip, and so many steps an update that moving it costs little."""
+        """Returns the variant with slots off the chip, and so many steps an update that moving them costs little."""
         if not variant.state:
             return None
-        read = self._read(variant.halved, variant.proportion)
-        seconds = _moving(read.memory) / self.report.system.streaming_bytes_per_second
-        wanted = programs.power_of_2(math.ceil(seconds / (_MOVING * read.step_seconds)))
-        return dataclasses.replace(variant, state=0.0, steps=max(2, variant.steps, min(wanted, 1024)))
+        report = self._read(variant.halved, variant.proportion)
+        seconds = _moved_bytes(report.memory) / self.report.system.streaming_bytes_per_second
+        steps = programs.power_of_2(math.ceil(seconds / (_MOVING * report.step_seconds)))
+        return dataclasses.replace(variant, state=0.0, steps=max(2, variant.steps, min(steps, 1024)))
 
     def _with_more_stages(self, variant: Variant) -> Variant | None:
         assert self.pieces is not None
         count = programs.power_of_2(variant.stages + 1)
-        most = min(MOST_STAGES, self.report.system.ipus, len(self.pieces.costs))
-        return dataclasses.replace(variant, stages=count) if count <= most else None
+        limit = min(MOST_STAGES, self.report.system.ipus, len(self.pieces.costs))
+        return dataclasses.replace(variant, stages=count) if count <= limit else None
 
-    # What a variant comes to.
+    # Evaluation of variants.
 
     def _is_cut(self, variant: Variant) -> bool:
-        """Whether it takes other stages than the report's."""
+        """Returns True if a variant has other stages than the report."""
         return (variant.stages, variant.recompute) != (self.start.stages, self.start.recompute)
 
     def _read(self, halved: bool, proportion: float | None) -> Report:
@@ -329,18 +353,18 @@ class ModelSearch:
         return self.report.again(**changes)
 
     def _costs(self, variant: Variant) -> list[StageCost]:
-        """What the pieces take, of micro-batches of this size."""
+        """Returns the costs of the pieces for a variant's micro-batches."""
         assert self.pieces is not None
         scale = variant.samples / self.start.samples
-        found = []
+        costs = []
         for cost in self._read_pieces(variant.halved, variant.proportion):
-            given = {name: scale * getattr(cost, name) for name in _SCALED}
-            given["temporary_bytes"] = max(given["temporary_bytes"], min(cost.temporary_bytes, cost.weight_bytes))
+            changes = {name: scale * getattr(cost, name) for name in _SCALED}
+            changes["temporary_bytes"] = max(changes["temporary_bytes"], min(cost.temporary_bytes, cost.weight_bytes))
             if not variant.state:
-                given.update(state_bytes=0.0, off_chip_bytes=cost.state_bytes + cost.off_chip_bytes)
+                changes.update(state_bytes=0.0, off_chip_bytes=cost.state_bytes + cost.off_chip_bytes)
             backward = None if cost.backward is None else scale * cost.backward
-            found.append(dataclasses.replace(cost, backward=backward, **given))
-        return found
+            costs.append(dataclasses.replace(cost, backward=backward, **changes))
+        return costs
 
     def _read_pieces(self, halved: bool, proportion: float | None) -> Sequence[StageCost]:
         assert self.pieces is not None
@@ -350,49 +374,60 @@ class ModelSearch:
         return self.pieces.read(halved, proportion)
 
     def _cut(self, variant: Variant) -> tuple[tuple[int, ...], pipelining.PlanCost]:
-        """Returns the stage of each piece, and the cost of the plan of these stages; a schedule may refuse them."""
+        """Returns the stage of each piece, and the cost of the plan of these stages. A schedule may reject them."""
         costs, system, steps = self._costs(variant), self.report.system, variant.steps
         if variant.stages == 1:
             return recomputed(costs, max(steps, 1), system)
-        given = steps if self.start.stages > 1 or (steps and steps % (2 * variant.stages) == 0) else None
-        found = pipelining.balance(costs, variant.stages, system, micro_batches=given, recompute=variant.recompute)
-        return found.stages, found.cost
+        count = steps if self.start.stages > 1 or (steps and steps % (2 * variant.stages) == 0) else None
+        balance = pipelining.balance(costs, variant.stages, system, micro_batches=count, recompute=variant.recompute)
+        return balance.stages, balance.cost
 
     def _cut_if_possible(self, variant: Variant) -> tuple[tuple[int, ...], pipelining.PlanCost] | None:
         try:
             return self._cut(variant)
-        except Exception:  # TensorFlow's too, where a schedule takes other multiples.
+        except Exception:  # Also TensorFlow's errors: a schedule may reject the number of micro-batches.
             return None
 
     def _effect(self, variant: Variant, excess: float = 1.0) -> Effect | None:
-        read = self._read(variant.halved, variant.proportion)
+        """Returns the predicted effect of a variant, with its memory multiplied by `excess`; None if it is impossible.
+
+        There are three cases, and none of them traces the model:
+
+        1. Only float16 or the proportion changes: the program is read again, which is exact.
+        2. The stages stay: the report's time and activations scale with the micro-batch.
+        3. The stages change: a plan of the scaled pieces gives the time and memory. With one stage, the time of the
+           program outside the pieces, such as the loss, is added.
+        """
+        report = self._read(variant.halved, variant.proportion)
         scale = variant.samples / self.start.samples
         before = self.report.step_seconds / self.start.samples
         if variant == dataclasses.replace(self.start, halved=variant.halved, proportion=variant.proportion):
-            return Effect(before * variant.samples / read.step_seconds, read.memory, variant.stages)
+            return Effect(before * variant.samples / report.step_seconds, report.memory, variant.stages)
         if not self._is_cut(variant):
-            memory = self._scaled(read.memory, variant, scale)
-            moved = _moving(read.memory) / self.report.system.streaming_bytes_per_second if not variant.state else 0.0
-            seconds = scale * read.step_seconds + moved / variant.steps
+            memory = self._scaled(report.memory, variant, scale)
+            moving = 0.0
+            if not variant.state:
+                moving = _moved_bytes(report.memory) / self.report.system.streaming_bytes_per_second
+            seconds = scale * report.step_seconds + moving / variant.steps
             return Effect(before * variant.samples / seconds, _enlarged(memory, excess), variant.stages)
         cut = self._cut_if_possible(variant)
         if cut is None:
             return None
         _, cost = cut
-        host = scale * read.part_seconds("host") / read.steps
+        host = scale * report.part_seconds("host") / report.steps
         step = cost.time_per_micro_batch
         if variant.stages == 1:
-            one = joined(self._costs(variant))
-            once = one.forward + (one.backward or 0.0) + one.update / cost.plan.micro_batches
-            step += scale * read.step_seconds - host - once  # What is not of layers.
+            layers = joined(self._costs(variant))
+            layer_seconds = layers.forward + (layers.backward or 0.0) + layers.update / cost.plan.micro_batches
+            step += scale * report.step_seconds - host - layer_seconds
         seconds = max(step, host) if self.report.overlaps_host else step + host
         pieces = self._read_pieces(variant.halved, variant.proportion)
-        memories = [plan_memory(read.memory, pieces, self.start.stages, ipu) for ipu in cost.ipus]
-        fullest = _enlarged(max(memories, key=lambda one: one.high), excess)
+        memories = [plan_memory(report.memory, pieces, self.start.stages, ipu) for ipu in cost.ipus]
+        fullest = _enlarged(max(memories, key=lambda memory: memory.high), excess)
         return Effect(before * variant.samples / seconds, fullest, programs.power_of_2(variant.stages))
 
     def _scaled(self, memory: Memory, variant: Variant, scale: float) -> Memory:
-        """The memory of the report's own stages, of micro-batches of another size, where gradients may accumulate."""
+        """Returns the memory for a variant with the report's stages and another micro-batch or number of steps."""
         activations = 0.0
         if self.pieces is not None:
             activations = sum(cost.activation_bytes for cost in self._read_pieces(variant.halved, variant.proportion))
@@ -409,7 +444,7 @@ class ModelSearch:
         cut = self._cut_if_possible(variant) if self._is_cut(variant) else None
         if cut is None or self.pieces is None or self.pieces.assigned is None:
             return Layout(variant, (), variant.steps, self._pipelined, self._kept)
-        stages = tuple(each.pipeline_stage for each in self.pieces.assigned(cut[0]))
+        stages = tuple(assignment.pipeline_stage for assignment in self.pieces.assigned(cut[0]))
         return Layout(variant, stages, cut[1].plan.micro_batches, True, self._kept if self._pipelined else {})
 
 
@@ -419,21 +454,21 @@ def _with_smaller_batches(variant: Variant) -> Variant | None:
     return dataclasses.replace(variant, samples=variant.samples // 2, steps=2 * variant.steps)
 
 
-def _moving(memory: Memory) -> int:
-    """The bytes that pass for an update, where the state is off the chip."""
+def _moved_bytes(memory: Memory) -> int:
+    """Returns the bytes that an update moves if the optimizer's slots are off the chip."""
     return 2 * memory.optimizer
 
 
 def _enlarged(memory: Memory, excess: float) -> Memory:
-    """The memory with so many times the data."""
-    more = round((excess - 1) * memory.high)
-    return dataclasses.replace(memory, data=max(0, memory.data + more)) if more else memory
+    """Returns a memory whose total is `excess` times as large, with the difference in `data`."""
+    added = round((excess - 1) * memory.high)
+    return dataclasses.replace(memory, data=max(0, memory.data + added)) if added else memory
 
 
 def recomputed(
     costs: Sequence[StageCost], steps: int, system: machine.System
 ) -> tuple[tuple[int, ...], pipelining.PlanCost]:
-    """Stages that are all on one IPU, each recomputed from its input before its backward pass, and what they cost."""
+    """Returns the stage of each piece, and the cost of the plan, for stages on one IPU that all recompute."""
     count = min(len(costs), max(2, round(math.sqrt(len(costs)))))
     cuts = pipelining.balance(list(costs), count, system, recompute=True)
     mode, schedule = RecomputationMode.RecomputeAndBackpropagateInterleaved, pipelining.PipelineSchedule.Sequential
@@ -442,11 +477,15 @@ def recomputed(
 
 
 def plan_memory(memory: Memory, pieces: Sequence[StageCost], stages: int, ipu: pipelining.IpuCost) -> Memory:
-    """The memory of an IPU by a plan, its data scaled down for a program of one stage, which keeps less than stages do."""
+    """Returns the memory of an IPU by a plan.
+
+    A program with one stage needs less data than its pieces do in sum. The data of the plan are scaled down
+    accordingly.
+    """
     data = ipu.stash_bytes + ipu.link_bytes + ipu.temporary_bytes
     if stages == 1:
-        whole = joined(pieces)
-        data *= memory.data / (whole.activation_bytes + whole.temporary_bytes or 1.0)
+        total = joined(pieces)
+        data *= memory.data / (total.activation_bytes + total.temporary_bytes or 1.0)
     return Memory(
         variables=round(ipu.weight_bytes),
         constants=memory.constants,

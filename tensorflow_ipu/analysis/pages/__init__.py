@@ -1,4 +1,4 @@
-"""Pages for browsers and notebooks, each in one file that needs nothing beside itself."""
+"""HTML pages for browsers and notebooks. Each is one self-contained file."""
 
 from tensorflow_ipu.analysis.pages import objects, precision, report
 from tensorflow_ipu.analysis.pages.report import report_page

@@ -1,4 +1,4 @@
-"""The pages of objects that are no reports: a title, a sentence, and tables and pictures below each other."""
+"""The pages of objects other than reports: a title, a sentence, tables and pictures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensorflow_ipu.analysis.pipelines.picture import picture_of
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule
 from tensorflow_ipu.pipelining.schedule.plan import Plan
 
-_SHOWN = 12  # So many candidates.
+_SHOWN = 12  # The number of candidates of a comparison that are listed.
 
 
 @page_of.register
@@ -41,7 +41,7 @@ def _page(title: str, text: str, *sections: Table | str) -> str:
 
 @page_of.register
 def _(plan: Plan) -> str:
-    text = f"{plan.heading}. Boxes are as long as `plan_cost` has it by default."
+    text = f"{plan.heading}. The lengths of boxes are the default costs of `plan_cost`."
     return _page(f"Plan {plan.name}", text, _picture([plan], None, None))
 
 
@@ -56,42 +56,50 @@ def _(cost: PlanCost) -> str:
         )
         for ipu in cost.ipus
     ]
-    heads = ("IPU", "stages", "busy", "stash", "weights", "on the chip", "off it")
+    heads = ("IPU", "stages", "busy", "stash", "weights", "on the chip", "off the chip")
     return _page(f"Cost of {cost.plan.heading}", f"{cost._summary}.", Table(rows, heads, 5))
 
 
 @page_of.register
 def _(comparison: Comparison) -> str:
-    run = [one for one in comparison.candidates if not one.refused]
-    sized = any(one.cost and one.cost.peak_bytes for one in run)  # Else no sizes were given.
+    runnable = [candidate for candidate in comparison.candidates if not candidate.refused]
+    has_sizes = any(candidate.cost and candidate.cost.peak_bytes for candidate in runnable)
     sections: list[Table | str] = []
     rows = [
         (
-            one.label,
+            candidate.label,
             f"{cost.time:.4g}" if comparison._machine is None else format_seconds(cost.time),
             f"{cost.bubble_share:.0%}",
-            *([format_bytes(cost.peak_bytes)] if sized else []),
+            *([format_bytes(cost.peak_bytes)] if has_sizes else []),
         )
-        for one in run[:_SHOWN]
-        if (cost := one.cost)
+        for candidate in runnable[:_SHOWN]
+        if (cost := candidate.cost)
     ]
     if rows:
-        sections.append(Table(rows, ("", "a pass", "bubble", "memory")[: 3 + sized], 2 + sized))
-    best = [found.cost.plan for each in PipelineSchedule if (found := comparison.best_of(each)) and found.cost]
+        heads = ("candidate", "a pass", "bubble", "memory")
+        sections.append(Table(rows, heads if has_sizes else heads[:3], 3 if has_sizes else 2))
+    best = [
+        candidate.cost.plan
+        for schedule in PipelineSchedule
+        if (candidate := comparison.best_of(schedule)) and candidate.cost
+    ]
     if best:
         sections.append(_picture(best, comparison._stage_costs, comparison._machine))
-    refused = [(one.label, one.refused) for one in comparison.candidates if one.refused]
+    refused = [(candidate.label, candidate.refused) for candidate in comparison.candidates if candidate.refused]
     if refused:
-        sections.append(Table(refused, ("", "why"), summary=f"{len(refused)} that cannot be run"))
-    more = f" Of {len(run)} candidates, the {_SHOWN} fastest:" if len(run) > _SHOWN else ""
-    return _page("Comparison of plans", f"{comparison.reason}.{more}", *sections)
+        summary = f"{len(refused)} candidates that cannot be run"
+        sections.append(Table(refused, ("candidate", "reason"), summary=summary))
+    note = f" The {_SHOWN} fastest of {len(runnable)} candidates are:" if len(runnable) > _SHOWN else ""
+    return _page("Comparison of plans", f"{comparison.reason}.{note}", *sections)
 
 
 @page_of.register
 def _(balance: Balance) -> str:
     heads = ("layers", "stage", "a micro-batch", "memory", "of an IPU")
     rows = [(layers, *figures) for *figures, layers in balance._rows()]
-    text = balance._summary if balance.fits else f"{balance._summary}; it does not fit: no split that was tried does"
+    text = (
+        balance._summary if balance.fits else f"{balance._summary}; it does not fit, and no split that was tried does"
+    )
     picture = _picture([balance.cost.plan], balance.costs, balance._machine)
     return _page("Balance of a pipeline", f"{text}.", Table(rows, heads, 4), picture)
 
@@ -99,15 +107,20 @@ def _(balance: Balance) -> str:
 @page_of.register
 def _(advice: Suggestions) -> str:
     def table(heading: str, suggestions: Sequence[Suggestion]) -> list[Table | str]:
-        rows = [(one.change, f"x {one.speed:.2f}", format_bytes(one.memory), one.verdict) for one in suggestions]
+        rows = [
+            (change.change, f"x {change.speed:.2f}", format_bytes(change.memory), change.verdict)
+            for change in suggestions
+        ]
         return [Table(rows, (heading, "speed", "memory", ""), 3)] if rows else []
 
-    sections = table("each change alone", advice)
+    sections = table("each change on its own", advice)
     if advice.recipe is not None:
-        together = table("all together, each after those above", advice.recipe.steps)
-        sections = [*together, Markup("<pre>{}</pre>").format(advice.recipe.code), *sections]
-    others = Table([(one.change, one.why) for one in advice.not_asked], ("not asked", "why"))
-    return _page("What would help", "" if sections else "Nothing that was asked.", *sections, others)
+        combined = table("changes together, each in addition to those above", advice.recipe.steps)
+        sections = [*combined, Markup("<pre>{}</pre>").format(advice.recipe.code), *sections]
+    not_evaluated = Table([(change.change, change.why) for change in advice.not_asked], ("not evaluated", "reason"))
+    return _page(
+        "Changes that help", "" if sections else "No change that was evaluated helps.", *sections, not_evaluated
+    )
 
 
 def _picture(plans: Sequence[Plan], stage_costs: StageCosts, machine: System | None) -> Markup:

@@ -1,5 +1,5 @@
-// The field of a panel filters the rows of its table. Rows of a sortable table are grouped: a click on the first row of a
-// group folds the others, and a click on a heading sorts the rows within groups, and the groups.
+// The search field of a panel filters the rows of its table. Rows of a sortable table are in groups. A click on the first
+// row of a group folds or unfolds its other rows. A click on a heading sorts the rows within the groups, and the groups.
 for (const filter of document.querySelectorAll("input[type=search]")) {
   const table = filter.closest(".card").querySelector("table"), groups = [...table.tBodies];
   const sortable = table.classList.contains("sortable");
@@ -20,24 +20,24 @@ for (const filter of document.querySelectorAll("input[type=search]")) {
   }
   filter.addEventListener("input", () => {
     for (const group of groups) {
-      const found = members(group).map(matches);
+      const matching = members(group).map(matches);
       fold(group, true);
-      group.hidden = !found.includes(true);
+      group.hidden = !matching.includes(true);
       if (!filter.value || group.hidden) continue;
       group.querySelector("button").ariaExpanded = "true";
-      members(group).forEach((row, at) => { row.hidden = !found[at]; });
+      members(group).forEach((row, index) => { row.hidden = !matching[index]; });
     }
   });
   const heads = [...table.tHead.rows[0].cells];
-  const value = (row, at) => row.cells[at].dataset.value ?? row.cells[at].textContent;
-  heads.forEach((head, at) => head.querySelector("button").addEventListener("click", () => {
-    const numbers = head.classList.contains("n");
-    const down = head.ariaSort ? head.ariaSort === "ascending" : numbers;
-    for (const other of heads) other.removeAttribute("aria-sort");
+  const value = (row, column) => row.cells[column].dataset.value ?? row.cells[column].textContent;
+  heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
+    const isNumeric = head.classList.contains("n");
+    const down = head.ariaSort ? head.ariaSort === "ascending" : isNumeric;
+    for (const cell of heads) cell.removeAttribute("aria-sort");
     head.ariaSort = down ? "descending" : "ascending";
-    const compare = numbers
-      ? (a, b) => value(a, at) - value(b, at)
-      : (a, b) => value(a, at).localeCompare(value(b, at));
+    const compare = isNumeric
+      ? (a, b) => value(a, column) - value(b, column)
+      : (a, b) => value(a, column).localeCompare(value(b, column));
     const sort = (a, b) => (down ? -1 : 1) * compare(a, b);
     for (const group of groups) group.append(...members(group).sort(sort));
     table.append(...groups.sort((a, b) => sort(a.rows[0], b.rows[0])));

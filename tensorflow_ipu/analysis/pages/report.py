@@ -1,4 +1,4 @@
-"""The page of a report on a program, and of what changed between two."""
+"""The page of a report on a program, and the page of the differences of two reports."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from tensorflow_ipu.analysis.machine.text import (
 from tensorflow_ipu.analysis.pages import report_pictures
 from tensorflow_ipu.analysis.pages.templates import page_of, render
 
-# More rows make a page that browsers are slow with; the JSON has all.
+# Browsers are slow with more rows. The JSON file has all of them.
 _MOST_ROWS = 1500
 _MOST_IPUS = 8
-_MOST_ALIVE = 8  # The others are folded.
+_MOST_ALIVE = 8  # The number of buffers that are visible before a click.
 
 
 @page_of.register
 def report_page(report: Report, before: Report | None = None) -> str:
-    """Returns the page of a report, with a panel of what changed from the report `before`."""
+    """Returns the page of a report. With the report `before`, the page has a panel of differences."""
     return _rendered("report.html.jinja", report, before)
 
 
@@ -59,7 +59,7 @@ def _rendered(template: str, report: Report, before: Report | None) -> str:
             "advice": report.advice(),
             "pictures": report_pictures,
             "memory_parts": [(name, size) for name, size in memory_parts(report.memory) if size],
-            "parts": [(part, taken / seconds) for part in PARTS if (taken := report.part_seconds(part))],
+            "parts": [(part, time / seconds) for part in PARTS if (time := report.part_seconds(part))],
             "kinds": _kinds(report),
             "alive": [(str(layers.known_as(name)), size) for name, size in report.memory.largest],
             "shown": _MOST_ALIVE,
@@ -75,18 +75,22 @@ def _rendered(template: str, report: Report, before: Report | None) -> str:
 
 
 def _figures(report: Report) -> Iterator[tuple[str, str, str]]:
-    """Yields the figures at the top: each with its meaning, and its class of CSS."""
+    """Yields the figures at the top of the page, each with its explanation and its CSS class."""
     memory, verdict = report.memory, report.memory.verdict
     low, high = map(format_seconds, report.step_seconds_range)
     rate = report.flops / report.seconds / 1e12 if report.seconds else 0.0
     ipus = report.replicas * report.ipus_per_replica
     share = f"{memory.low / memory.capacity:.0%} to {memory.high / memory.capacity:.0%}"
-    several = f"{report.replicas} replica{'s' * (report.replicas > 1)} of {report.ipus_per_replica}"
+    replicas = f"{_counted(report.replicas, 'replica')} of {report.ipus_per_replica}"
     yield verdict, f"{share} of the fullest IPU's memory", verdict.replace(" ", "-")
     yield format_seconds(report.step_seconds), f"a step; between {low} and {high}", ""
-    yield f"{report.throughput(1):,.0f} /s", "steps of all replicas; times the batch size, samples", ""
+    yield f"{report.throughput(1):,.0f} /s", "steps of all replicas; multiply by the batch size for samples", ""
     yield f"{rate:.1f} TFLOP/s", f"of a replica; {count_text(report.flops / report.steps)}FLOP a step", ""
-    yield f"{ipus} IPU{'s' * (ipus > 1)}", f"{several}; {report.steps} step{'s' * (report.steps > 1)} a run", ""
+    yield _counted(ipus, "IPU"), f"{replicas}; {_counted(report.steps, 'step')} a run", ""
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}s" if count > 1 else f"{count} {noun}"
 
 
 def _kinds(report: Report) -> list[tuple[str, float]]:
@@ -97,8 +101,8 @@ def _kinds(report: Report) -> list[tuple[str, float]]:
 
 
 def _others(report: Report) -> list[Memory]:
-    others = [memory for memory in report.memories if memory.ipu != report.memory.ipu and memory.liveness]
-    return others[: _MOST_IPUS - 1]
+    memories = [memory for memory in report.memories if memory.ipu != report.memory.ipu and memory.liveness]
+    return memories[: _MOST_IPUS - 1]
 
 
 def _timeline_colours(report: Report) -> list[str]:
@@ -111,10 +115,10 @@ def _timeline_colours(report: Report) -> list[str]:
 
 @dataclass(frozen=True)
 class _Group:
-    """The operations of a layer, with what they take together."""
+    """The operations of a layer, with the sums of their figures."""
 
     name: str
-    rows: Sequence[tuple[str, int, OperationTime]]  # With their names, and what they have in memory at the peak.
+    rows: Sequence[tuple[str, int, OperationTime]]  # For each: name, bytes at the peak of memory, and times.
     members: int
     seconds: float
     flops: float
@@ -128,31 +132,33 @@ def _groups(report: Report) -> Iterator[_Group]:
     alive: Counter[str] = Counter()
     for name, size in (buffer for memory in report.memories for buffer in memory.largest):
         alive[name] += size
-    known = {name: layers.known_as(name) for name in alive} | {
+    user_names = {name: layers.known_as(name) for name in alive} | {
         row.name: layers.known_as(row.name, row.kind) for row in rows
     }
-    groups = grouped({one.layer for one in known.values()})
+    groups = grouped({user_name.layer for user_name in user_names.values()})
     members: defaultdict[str, list[OperationTime]] = defaultdict(list)
     sizes: Counter[str] = Counter()
     for row in rows:
-        members[groups[known[row.name].layer]].append(row)
+        members[groups[user_names[row.name].layer]].append(row)
     for name, size in alive.items():
-        sizes[groups[known[name].layer]] += size
-    left = _MOST_ROWS
-    for group, found in sorted(members.items(), key=lambda item: -sum(row.seconds for row in item[1])):
-        if left <= 0:
+        sizes[groups[user_names[name].layer]] += size
+    remaining = _MOST_ROWS
+    for group, group_rows in sorted(members.items(), key=lambda item: -sum(row.seconds for row in item[1])):
+        if remaining <= 0:
             return
         bounds: defaultdict[str, float] = defaultdict(float)
-        for row in found:
+        for row in group_rows:
             bounds[row.bound] += row.seconds
-        shown = [(_row_name(row, str(known[row.name])), alive.pop(row.name, 0), row) for row in found[:left]]
-        left -= len(shown)
+        shown = [
+            (_row_name(row, str(user_names[row.name])), alive.pop(row.name, 0), row) for row in group_rows[:remaining]
+        ]
+        remaining -= len(shown)
         yield _Group(
             name=group or "in no layer",
             rows=shown,
-            members=len(found),
-            seconds=sum(row.seconds for row in found),
-            flops=sum(row.flops for row in found),
+            members=len(group_rows),
+            seconds=sum(row.seconds for row in group_rows),
+            flops=sum(row.flops for row in group_rows),
             alive=sizes[group],
             bound=max(bounds, key=lambda bound: bounds[bound]),
         )

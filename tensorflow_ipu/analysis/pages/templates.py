@@ -1,4 +1,4 @@
-"""Fills the templates of this folder. `page_of` knows the page of each type that has one."""
+"""Renders the templates of this folder. `page_of` renders the page of an object by the object's type."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.analysis.machine.text import count_text
 
 _CODE = re.compile(r"`([^`]*)`")
-# Without the margins of a window, and with a smaller heading than the notebook's.
+# Styles of a page in a notebook: no margins, and a heading smaller than the notebook's.
 _FRAMED = "main { padding: 2px 1px 10px; max-width: none; } h1 { font-size: 1.1rem; } body { background: var(--card); }"
 
 
 def prose(text: object) -> Markup:
-    """Returns a text of the package as HTML, in which words in backticks are code."""
+    """Returns a text as escaped HTML. Text between backticks becomes a `code` element."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
 
 
@@ -63,7 +63,7 @@ def page_of(value: object) -> str:
 
 
 def frame_of(value: object) -> str | None:
-    """Returns the page in a frame, so that its styles and the notebook's do not mix; None if matplotlib is missing."""
+    """Returns the page in a frame, which separates its styles from the notebook's; None if matplotlib is missing."""
     try:
         page = page_of(value)
     except ImportError:

@@ -1,1 +1,1 @@
-"""What pipelines cost, and how they compare and look."""
+"""Costs, comparisons, pictures and reports of pipelines."""

@@ -1,4 +1,4 @@
-"""What a plan costs in time and memory, given what its stages cost."""
+"""The time and memory of a plan, computed from the costs of its stages."""
 
 from __future__ import annotations
 
@@ -36,19 +36,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageCost:
-    """What a stage, or one part of a concurrent stage, costs: times in any unit, sizes in bytes.
+    """The cost of a stage, or of one part of a concurrent stage: times in any unit, sizes in bytes.
 
     Attributes:
+      forward: The time of a forward pass.
       backward: The time of a backward pass; twice `forward` if None.
       recompute_factor: The time of a recomputation, as a multiple of `forward`.
-      activation_bytes: What a backward pass needs of one micro-batch's forward pass.
-      input_bytes: The stage's inputs for one micro-batch: what is stashed where it recomputes, and what is exchanged.
-      accumulator_bytes: Where its gradients are summed, in training; as much as the weights if None.
-      state_bytes: What its optimizer keeps, on the chip.
-      off_chip_bytes: What its optimizer keeps off the chip; each update brings it and takes it back.
-      temporary_bytes: The most that one of its passes takes besides, while it runs.
-      weight_shards: Among how many replicas its weights are divided: each pass gathers them over the links first.
-      weights_off_chip: Whether each replica has its part of them off the chip.
+      update: The time of the weight update.
+      load: The time of a load onto the chip, if the plan has loads and no machine is given.
+      save: The time of a save off the chip, if the plan has saves and no machine is given.
+      activation_bytes: The activations of one micro-batch's forward pass that its backward pass needs.
+      input_bytes: The stage's inputs for one micro-batch. They are exchanged, and stashed by a stage that recomputes.
+      weight_bytes: The stage's weights.
+      accumulator_bytes: The sums of gradients, in training; as large as the weights if None.
+      state_bytes: The optimizer's slots on the chip.
+      off_chip_bytes: The optimizer's slots off the chip. Each update moves them to the chip and back.
+      temporary_bytes: The peak of all other data while a pass of the stage runs.
+      code_bytes: The code of the stage.
+      weight_shards: The number of replicas that share the weights. Each pass first gathers the weights over the links.
+      weights_off_chip: Whether each replica stores its shard of the weights off the chip.
     """
 
     forward: float = 1.0
@@ -87,21 +93,21 @@ class StageCost:
 
     @property
     def sum_bytes(self) -> float:
-        """What sums of its gradients take in training."""
+        """The sums of gradients, in bytes, in training."""
         return self.weight_bytes if self.accumulator_bytes is None else self.accumulator_bytes
 
     @property
     def shard_bytes(self) -> float:
-        """Its weights, or the part of them that a replica has."""
+        """The weights of the stage in bytes, or a replica's shard of them."""
         return math.ceil(self.weight_bytes / self.weight_shards) if self.weight_shards > 1 else self.weight_bytes
 
     @property
     def weights_come_and_go(self) -> bool:
-        """Whether all of its weights are on the chip only while one of its passes runs."""
+        """True if all weights of the stage are on the chip only while one of its passes runs."""
         return self.weight_shards > 1 or self.weights_off_chip
 
     def time(self, instruction: Instruction) -> float:
-        """The time that an instruction of this stage takes."""
+        """Returns the time of an instruction of this stage."""
         if isinstance(instruction, Forward):
             return self.forward
         if isinstance(instruction, Backward):
@@ -114,7 +120,7 @@ class StageCost:
 
 
 def backward_time(cost: StageCost) -> float:
-    """Returns the time of a backward pass, by default twice that of a forward pass."""
+    """Returns the time of a backward pass, by default twice the time of a forward pass."""
     return 2 * cost.forward if cost.backward is None else cost.backward
 
 
@@ -129,22 +135,27 @@ def by_place(plan: Plan, stage_costs: StageCosts) -> Costs:
         raise TypeError(f"`stage_costs` must be a `StageCost` or a list of them, but is {stage_costs!r}")
     if len(stage_costs) != plan.stages:
         raise ValueError(f"`stage_costs` has {len(stage_costs)} items, but the plan has {plan.stages} stages")
-    found: Costs = {}
+    costs: Costs = {}
     for stage, item in enumerate(stage_costs):
         parts = plan.parts(stage)
-        given = list(item) if isinstance(item, list | tuple) else [item] * len(parts)
-        if len(given) != len(parts):
-            raise ValueError(f"`stage_costs[{stage}]` has {len(given)} items, but the stage has {len(parts)} parts")
-        for (part, _), cost in zip(parts, given, strict=True):
+        of_parts = list(item) if isinstance(item, list | tuple) else [item] * len(parts)
+        if len(of_parts) != len(parts):
+            raise ValueError(f"`stage_costs[{stage}]` has {len(of_parts)} items, but the stage has {len(parts)} parts")
+        for (part, _), cost in zip(parts, of_parts, strict=True):
             if not isinstance(cost, StageCost):
                 raise TypeError(
-                    f"`stage_costs[{stage}]` must be a `StageCost`, or a list of one a part, but is {item!r}"
+                    f"`stage_costs[{stage}]` must be a `StageCost`, or a list with one for each part, but is {item!r}"
                 )
-            found[stage, part] = cost
-    return found
+            costs[stage, part] = cost
+    return costs
 
 
 class Price(NamedTuple):
+    """The time of an instruction: computation, transfers off and onto the chip, gathers of weights, and their sum.
+
+    `use` is the kind of computation in `PlanCost`: `use` or `recompute`.
+    """
+
     time: float
     computed: float
     streamed: float
@@ -153,36 +164,38 @@ class Price(NamedTuple):
 
 
 class Prices:
+    """The prices of a plan's instructions and exchanges, and the sizes of its buffers."""
+
     def __init__(self, plan: Plan, stage_costs: StageCosts, machine: System | Machine | str | None) -> None:
         self._plan = plan
         self.costs = by_place(plan, stage_costs)
         self.system: System | None = None
         if machine is not None:
-            from tensorflow_ipu.analysis.machine import system_of  # Few plans are for a machine.
+            from tensorflow_ipu.analysis.machine import system_of  # Most plans have no machine.
 
             self.system = system_of(machine)
-        self._known: dict[tuple[object, ...], Price] = {}
+        self._cache: dict[tuple[object, ...], Price] = {}
 
     def of(self, instruction: Instruction) -> Price:
-        """Returns the price of an instruction. Its micro-batch does not matter, so few of a plan's are computed."""
-        of_transfer = type(instruction.computation) if isinstance(instruction, Load | Save) else None
-        key = (type(instruction), of_transfer, instruction.stage, instruction.part)
-        known = self._known.get(key)
-        if known is None:
+        """Returns the price of an instruction. It does not depend on the micro-batch, so a plan has few prices."""
+        transferred = type(instruction.computation) if isinstance(instruction, Load | Save) else None
+        key = (type(instruction), transferred, instruction.stage, instruction.part)
+        price = self._cache.get(key)
+        if price is None:
             cost = self.costs[instruction.stage, instruction.part]
             streamed, gathered = self._streamed(instruction, cost), self._gathered(instruction, cost)
-            computed = 0.0 if of_transfer else cost.time(instruction)
+            computed = 0.0 if transferred else cost.time(instruction)
             use = "recompute" if isinstance(instruction, Recompute) else "use"
-            known = Price(streamed + gathered + computed, computed, streamed, gathered, use)
-            self._known[key] = known
-        return known
+            price = Price(streamed + gathered + computed, computed, streamed, gathered, use)
+            self._cache[key] = price
+        return price
 
     def _streamed(self, instruction: Instruction, cost: StageCost) -> float:
-        transfers = isinstance(instruction, Load | Save)
+        is_transfer = isinstance(instruction, Load | Save)
         if self.system is None:
-            return cost.time(instruction) if transfers else 0.0
-        moved = self._moved(instruction, cost) if transfers else self._brought(instruction, cost)
-        return moved / self.system.streaming_bytes_per_second
+            return cost.time(instruction) if is_transfer else 0.0
+        size = self._bytes_of_transfer(instruction, cost) if is_transfer else self._bytes_streamed(instruction, cost)
+        return size / self.system.streaming_bytes_per_second
 
     def _gathered(self, instruction: Instruction, cost: StageCost) -> float:
         if self.system is None or cost.weight_shards < 2 or not isinstance(instruction, Forward | Recompute | Backward):
@@ -192,20 +205,21 @@ class Prices:
         return gather_seconds(cost.weight_bytes, cost.weight_shards, self.system)
 
     def exchange(self, step: Step) -> float:
-        """Returns the time of the exchange at the end of a step: that of the IPU that sends or receives most."""
+        """Returns the time of the exchange at the end of a step. The IPU that sends or receives most determines it."""
         if self.system is None:
             return 0.0
-        passed: dict[tuple[str, int], float] = defaultdict(float)
+        sizes: dict[tuple[str, int], float] = defaultdict(float)
         for task in step.tasks:
-            for ipu, size in self._handed(task.instruction):
+            for ipu, size in self._sent(task.instruction):
                 if ipu != task.ipu:
-                    passed["sent", task.ipu] += size
-                    passed["received", ipu] += size
-        if not passed:
+                    sizes["sent", task.ipu] += size
+                    sizes["received", ipu] += size
+        if not sizes:
             return 0.0
-        return max(passed.values()) / self.system.link_bytes_per_second + self.system.link_latency_seconds
+        return max(sizes.values()) / self.system.link_bytes_per_second + self.system.link_latency_seconds
 
     def bytes_in(self, kind: BufferKind, stage: int, part: int | None) -> float:
+        """Returns the bytes of one entry of a buffer."""
         cost = self.costs[stage, part]
         if kind in (BufferKind.ACTIVATIONS, BufferKind.RECOMPUTED):
             return cost.activation_bytes
@@ -214,11 +228,11 @@ class Prices:
         return cost.sum_bytes if kind is BufferKind.ACCUMULATOR else cost.input_bytes
 
     def _between(self, stage: int) -> float:
-        """Returns the size of a stage's output, which is that of the next one's inputs; all its parts have the same."""
+        """Returns the bytes of a stage's output, which are the inputs of each part of the next stage."""
         return max(self.costs[stage + 1, part].input_bytes for part, _ in self._plan.parts(stage + 1))
 
-    def _handed(self, instruction: Instruction) -> Sequence[tuple[int, float]]:
-        """Returns the IPUs to which an instruction sends outputs or gradients, with bytes."""
+    def _sent(self, instruction: Instruction) -> Sequence[tuple[int, float]]:
+        """Returns the IPUs that receive outputs or gradients of an instruction, with the bytes for each."""
         plan, stage = self._plan, instruction.stage
         if isinstance(instruction, Forward) and stage + 1 < plan.stages:
             size = self._between(stage) / len(plan.parts(stage))
@@ -228,39 +242,42 @@ class Prices:
             return [(ipu, size) for _, ipu in plan.parts(stage - 1)]
         return ()
 
-    def _brought(self, instruction: Instruction, cost: StageCost) -> float:
-        """Returns the bytes that a computation moves from and to the memory off the chip; 0 in phases, which load and save."""
+    def _bytes_streamed(self, instruction: Instruction, cost: StageCost) -> float:
+        """Returns the bytes that a computation moves from and to the memory off the chip.
+
+        They are 0 in phases, whose `Load` and `Save` instructions move the data.
+        """
         if self._plan.phased:
             return 0.0
         weights = cost.shard_bytes if cost.weights_off_chip else 0.0
         if isinstance(instruction, Update):
             sums = self._plan.buffer(BufferKind.ACCUMULATOR, instruction.stage, instruction.part)
-            brought = cost.sum_bytes if sums and sums.off_chip else 0.0
-            return 2 * (cost.off_chip_bytes + weights) + brought
+            loaded = cost.sum_bytes if sums and sums.off_chip else 0.0
+            return 2 * (cost.off_chip_bytes + weights) + loaded
         moved = weights
         effects = self._plan.effects(instruction)
         for buffer in (*effects.reads, *effects.writes):
-            own = (buffer.stage, buffer.part) == (instruction.stage, instruction.part)
-            if buffer.off_chip and own:
-                both = 2 if buffer.kind is BufferKind.ACCUMULATOR else 1  # A sum is brought, and taken back.
-                moved += both * self.bytes_in(buffer.kind, buffer.stage, buffer.part)
+            is_own = (buffer.stage, buffer.part) == (instruction.stage, instruction.part)
+            if buffer.off_chip and is_own:
+                moves = 2 if buffer.kind is BufferKind.ACCUMULATOR else 1  # A sum is read and written.
+                moved += moves * self.bytes_in(buffer.kind, buffer.stage, buffer.part)
         return moved
 
-    def _moved(self, instruction: Load | Save, cost: StageCost) -> float:
-        """Returns the bytes that a `Load` or `Save` moves."""
+    def _bytes_of_transfer(self, instruction: Load | Save, cost: StageCost) -> float:
         computation, loads = instruction.computation, isinstance(instruction, Load)
         if isinstance(computation, Update):
             state = cost.state_bytes + cost.off_chip_bytes
             return cost.shard_bytes + state + (cost.sum_bytes if loads else 0.0)
         if isinstance(computation, Forward):
-            sums = cost.sum_bytes if self._plan.liveness is Liveness.OffChipAfterFwd else 0.0  # Else they are there.
+            # With another liveness, the sums of gradients are off the chip.
+            sums = cost.sum_bytes if self._plan.liveness is Liveness.OffChipAfterFwd else 0.0
             return cost.shard_bytes if loads else cost.activation_bytes + sums
         return cost.sum_bytes + (cost.shard_bytes + cost.activation_bytes if loads else 0.0)
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """The largest sizes at a time, in bytes."""
+    """The peaks of the memory of an IPU's stages, in bytes, and the size of their data off the chip."""
 
     weights: float
     accumulators: float
@@ -271,34 +288,48 @@ class Holdings:
 
 
 class _Amount:
-    """One kind of data of the stages of an IPU: the part that stays, and the part that is there while its stage runs."""
+    """The peak of one kind of data of an IPU's stages.
+
+    Some data stay in memory. Other data are in memory only while their stage runs. An IPU runs one stage at a time, so
+    of these only the largest counts.
+    """
 
     def __init__(self) -> None:
-        self._staying = 0.0
-        self._coming = 0.0
+        self._permanent = 0.0
+        self._temporary = 0.0
 
     def add(self, size: float, *, stays: bool) -> None:
-        """Adds data of a stage. One stage runs at a time, so only the largest of the data that come and go counts."""
         if stays:
-            self._staying += size
+            self._permanent += size
         else:
-            self._coming = max(self._coming, size)
+            self._temporary = max(self._temporary, size)
 
     @property
-    def most(self) -> float:
-        return self._staying + self._coming
+    def peak(self) -> float:
+        return self._permanent + self._temporary
 
 
 def holdings_of(plan: Plan, ipu: int, costs: Costs, size_of: Callable[[Buffer], float]) -> Holdings:
+    """Returns the memory of an IPU by a plan.
+
+    For each stage on the IPU, each kind of data stays in memory, or is in memory only while the stage runs, or is
+    off the chip. This depends on the plan:
+
+    * In a pipeline, data stay, except buffers and weights that options move off the chip. The activations of
+      `RecomputeAndBackpropagateInterleaved` exist for one stage at a time.
+    * Phases with `OffChipAfterFwd` leave the chip after their forward pass, and return for their backward pass. So at
+      the end, the weights of all phases are on the chip, but stashed activations of one phase only. Without training,
+      one phase at a time is on the chip.
+    * Phases with `OffChipAfterEachPhase` are on the chip one at a time, with all their data.
+    """
     weights, accumulators, state, stash = (_Amount() for _ in range(4))
-    links = resting = 0.0
-    within = plan.recomputation is RecomputationMode.RecomputeAndBackpropagateInterleaved
-    # Of phases that leave the chip after their backward pass too, one is on it at a time, with all that it has.
+    links = off_chip = 0.0
+    interleaved = plan.recomputation is RecomputationMode.RecomputeAndBackpropagateInterleaved
     after_forward = plan.liveness is Liveness.OffChipAfterFwd
-    alone = plan.liveness is Liveness.OffChipAfterEachPhase or (after_forward and not plan.training)
-    leaving = after_forward or alone
-    for stage, part, at in plan.places():
-        if at != ipu:
+    one_phase = plan.liveness is Liveness.OffChipAfterEachPhase or (after_forward and not plan.training)
+    leaving = after_forward or one_phase
+    for stage, part, place in plan.places():
+        if place != ipu:
             continue
         cost = costs[stage, part]
         for kind in BufferKind:
@@ -306,38 +337,42 @@ def holdings_of(plan: Plan, ipu: int, costs: Costs, size_of: Callable[[Buffer], 
             if buffer is None:
                 continue
             size = size_of(buffer)
-            resting += size if buffer.off_chip else 0.0
+            off_chip += size if buffer.off_chip else 0.0
             if kind in LINKS:
                 links += size
             elif kind is BufferKind.ACCUMULATOR:
-                accumulators.add(size, stays=not (alone or (buffer.off_chip and not plan.phased)))
+                accumulators.add(size, stays=not (one_phase or (buffer.off_chip and not plan.phased)))
             elif kind in STASHES and (buffer.off_chip or leaving):
-                stash.add(size / buffer.depth, stays=False)  # That of the micro-batch in work.
+                stash.add(size / buffer.depth, stays=False)  # Only the current micro-batch is on the chip.
             else:
-                stash.add(size, stays=kind in STASHES or not within)
-        own_state = cost.state_bytes if plan.training else 0.0
-        state.add(own_state, stays=not alone)
-        resting += cost.off_chip_bytes + (own_state if alone else 0.0)
-        resting += cost.shard_bytes if alone or (leaving and stage < plan.stages - 1) else 0.0
-        weights.add(cost.weight_bytes, stays=not (alone or cost.weights_come_and_go))
-        if cost.weights_come_and_go and not alone:
+                stash.add(size, stays=kind in STASHES or not interleaved)
+        state_bytes = cost.state_bytes if plan.training else 0.0
+        state.add(state_bytes, stays=not one_phase)
+        off_chip += cost.off_chip_bytes + (state_bytes if one_phase else 0.0)
+        off_chip += cost.shard_bytes if one_phase or (leaving and stage < plan.stages - 1) else 0.0
+        weights.add(cost.weight_bytes, stays=not (one_phase or cost.weights_come_and_go))
+        if cost.weights_come_and_go and not one_phase:
             if not cost.weights_off_chip:
                 weights.add(cost.shard_bytes, stays=True)
             elif not plan.phased:
-                resting += cost.shard_bytes
-    return Holdings(weights.most, accumulators.most, state.most, stash.most, links, resting)
+                off_chip += cost.shard_bytes
+    return Holdings(weights.peak, accumulators.peak, state.peak, stash.peak, links, off_chip)
 
 
 @dataclass(frozen=True)
 class IpuCost:
-    """What a plan costs one IPU: the most bytes on the chip, and what rests off it.
+    """The cost of a plan for one IPU. Sizes on the chip are peaks, in bytes.
 
     Attributes:
-      busy: For how much of a pass's time it does anything.
-      depths: For each stage of it, by letter, how many micro-batches its stash holds.
+      ipu: The number of the IPU within the replica.
+      busy: The time of a pass that the IPU spends on instructions.
+      depths: The letter of each stage on the IPU, with the number of micro-batches that its stash holds.
       stash_bytes: Stashed and recomputed activations.
-      weight_bytes: Weights, accumulated gradients and what optimizers keep.
-      link_bytes: What is kept for exchanges with other IPUs.
+      weight_bytes: Weights, accumulated gradients and optimizers' slots.
+      link_bytes: Buffers for exchanges with other IPUs.
+      off_chip_bytes: Data off the chip.
+      temporary_bytes: Other data while a pass runs.
+      code_bytes: Code.
     """
 
     ipu: int
@@ -352,22 +387,24 @@ class IpuCost:
 
     @property
     def on_chip_bytes(self) -> float:
-        """All that it has on the chip."""
-        kept = self.stash_bytes + self.weight_bytes + self.link_bytes
-        return kept + self.temporary_bytes + self.code_bytes
+        """The sum of all sizes on the chip, in bytes."""
+        return self.stash_bytes + self.weight_bytes + self.link_bytes + self.temporary_bytes + self.code_bytes
 
 
 @dataclass(frozen=True)
 class PlanCost(NotebookView):
-    """What a plan costs; shares are of the time of all IPUs together, and sum to 1.
+    """The cost of a plan. Shares are parts of the time of all IPUs together, and sum to 1.
 
     Attributes:
+      plan: The plan.
       time: The time of one pass, in the unit of the stages' times.
-      section_times: The time of each section of the pass, by its name.
-      utilisation: The share in forward and backward passes and updates.
-      transfer_share: The share in transfers between the chip and the memory off it.
-      bubble_share: The share in which IPUs wait.
-      exchange_share: The share in exchanges between IPUs; 0 where no machine was given.
+      section_times: The time of each section of the pass, by the section's name.
+      utilisation: The share of forward and backward passes and updates.
+      recompute_share: The share of recomputations.
+      transfer_share: The share of transfers between the chip and the memory off it.
+      bubble_share: The share of waiting.
+      ipus: The cost for each IPU.
+      exchange_share: The share of exchanges between IPUs; 0 without a machine.
     """
 
     plan: Plan
@@ -382,7 +419,7 @@ class PlanCost(NotebookView):
 
     @property
     def time_per_micro_batch(self) -> float:
-        """The time of a pass over its micro-batches."""
+        """The time of a pass divided by the number of its micro-batches."""
         return self.time / self.plan.micro_batches
 
     @property
@@ -392,12 +429,12 @@ class PlanCost(NotebookView):
 
     @property
     def peak_bytes(self) -> float:
-        """The most that any IPU keeps on the chip."""
+        """The memory of the fullest IPU, in bytes."""
         return max(ipu.on_chip_bytes for ipu in self.ipus)
 
     @property
     def peak_stash_bytes(self) -> float:
-        """The most that stashed and recomputed activations take on any IPU."""
+        """The largest size of stashed and recomputed activations on an IPU, in bytes."""
         return max(ipu.stash_bytes for ipu in self.ipus)
 
     @property
@@ -411,7 +448,7 @@ class PlanCost(NotebookView):
 
 @dataclass(frozen=True)
 class Span:
-    """A task of an IPU in time, counted from the begin of the pass."""
+    """A task of an IPU, with its start and end relative to the start of the pass."""
 
     ipu: int
     begin: float
@@ -420,27 +457,31 @@ class Span:
 
 
 def plan_cost(plan: Plan, stage_costs: StageCosts = None, *, machine: System | Machine | str | None = None) -> PlanCost:
-    """Costs a plan: in each step all IPUs wait for the slowest, then exchange, which takes time on a machine only.
+    """Computes the time and memory of a plan.
 
-    Buffers take their depth times the bytes of what they hold, all the time; what is recomputed within a backward pass,
-    for one stage at a time; phases, as their `Liveness` says.
+    In each step, all IPUs wait for the slowest, and then exchange data. Without a machine, the exchange takes no time.
+
+    A buffer takes its depth times the bytes of an entry during the whole pass. Activations that are recomputed within a
+    backward pass take memory for one stage at a time. For phases, `Liveness` defines the data on the chip.
 
     Args:
       plan: The plan.
-      stage_costs: One for all stages, or one a stage (for a concurrent stage a list, one a part, or one for all parts).
-      machine: What exchanges, loads and saves (in the place of the stages' `load` and `save`), with times in seconds: a
-        name such as `"GC200"` or `"Bow Pod16"`, a `machine.Machine`, a `machine.System`.
+      stage_costs: One cost for all stages, or a list with one for each stage. The entry of a concurrent stage is one
+        cost for all its parts, or a list with one for each part.
+      machine: The machine, which defines the time of exchanges, loads and saves (instead of the stages' `load` and
+        `save`). All times are then in seconds. It is a name such as `"GC200"` or `"Bow Pod16"`, a `machine.Machine` or
+        a `machine.System`.
 
     Raises:
-      TypeError: `stage_costs` or `machine` is nothing of the above.
-      ValueError: `stage_costs` is of the wrong length; or no machine of this name is known.
+      TypeError: `stage_costs` or `machine` has another type.
+      ValueError: `stage_costs` has the wrong length, or no machine has this name.
     """
     prices = Prices(plan, stage_costs, machine)
     section_times: dict[str, float] = {}
     busy: dict[int, float] = defaultdict(float)
     kinds: dict[str, float] = defaultdict(float)
     for section in plan.sections:
-        once = 0.0
+        section_time = 0.0
         for step in section.steps:
             times: dict[int, float] = defaultdict(float)
             for task in step.tasks:
@@ -453,12 +494,12 @@ def plan_cost(plan: Plan, stage_costs: StageCosts = None, *, machine: System | M
             for ipu, time in times.items():
                 busy[ipu] += time * section.repeat
             exchange = prices.exchange(step)
-            once += max(times.values(), default=0.0) + exchange
+            section_time += max(times.values(), default=0.0) + exchange
             kinds["exchange"] += exchange * section.repeat * len(plan.ipus)
-        section_times[section.name] = once * section.repeat
+        section_times[section.name] = section_time * section.repeat
     time = sum(section_times.values())
-    whole = time * len(plan.ipus)
-    shares = {use: kinds[use] / whole if whole else 0.0 for use in ("use", "recompute", "transfer", "exchange")}
+    total = time * len(plan.ipus)
+    shares = {kind: kinds[kind] / total if total else 0.0 for kind in ("use", "recompute", "transfer", "exchange")}
     return PlanCost(
         plan=plan,
         time=time,
@@ -466,7 +507,7 @@ def plan_cost(plan: Plan, stage_costs: StageCosts = None, *, machine: System | M
         utilisation=shares["use"],
         recompute_share=shares["recompute"],
         transfer_share=shares["transfer"],
-        bubble_share=max(0.0, 1.0 - sum(shares.values())) if whole else 0.0,
+        bubble_share=max(0.0, 1.0 - sum(shares.values())) if total else 0.0,
         ipus=tuple(_ipu_cost(plan, ipu, busy[ipu], prices) for ipu in plan.ipus),
         exchange_share=shares["exchange"],
     )
@@ -475,37 +516,37 @@ def plan_cost(plan: Plan, stage_costs: StageCosts = None, *, machine: System | M
 def timeline(
     plan: Plan, stage_costs: StageCosts = None, *, machine: System | Machine | str | None = None
 ) -> Iterator[tuple[Section, float, float, list[Span]]]:
-    """Yields each step of one pass: its section, begin, end, and tasks; IPUs exchange after the last of them.
+    """Yields the section, begin, end and tasks of each step of one pass.
 
-    Arguments are those of `plan_cost`.
+    Between the end of the last task and the end of the step, IPUs exchange data. Arguments are those of `plan_cost`.
     """
     prices = Prices(plan, stage_costs, machine)
     begin = 0.0
     for _, section, step in plan.walk():
-        now = dict.fromkeys(plan.ipus, begin)
+        clocks = dict.fromkeys(plan.ipus, begin)
         spans = []
         for task in step.tasks:
-            end = now[task.ipu] + prices.of(task.instruction).time
-            spans.append(Span(task.ipu, now[task.ipu], end, task.instruction))
-            now[task.ipu] = end
-        end = max(now.values()) + prices.exchange(step)
+            end = clocks[task.ipu] + prices.of(task.instruction).time
+            spans.append(Span(task.ipu, clocks[task.ipu], end, task.instruction))
+            clocks[task.ipu] = end
+        end = max(clocks.values()) + prices.exchange(step)
         yield section, begin, end, spans
         begin = end
 
 
 def _ipu_cost(plan: Plan, ipu: int, busy: float, prices: Prices) -> IpuCost:
-    places = [(stage, part) for stage, part, at in plan.places() if at == ipu]
-    held = holdings_of(
-        plan, ipu, prices.costs, lambda each: each.depth * prices.bytes_in(each.kind, each.stage, each.part)
+    places = [(stage, part) for stage, part, place in plan.places() if place == ipu]
+    holdings = holdings_of(
+        plan, ipu, prices.costs, lambda buffer: buffer.depth * prices.bytes_in(buffer.kind, buffer.stage, buffer.part)
     )
     return IpuCost(
         ipu=ipu,
         busy=busy,
         depths=tuple((stage_letters(*place), plan.stash_depth(*place)) for place in places),
-        stash_bytes=held.stash,
-        weight_bytes=held.weights + held.accumulators + held.state,
-        link_bytes=held.links,
-        off_chip_bytes=held.off_chip,
+        stash_bytes=holdings.stash,
+        weight_bytes=holdings.weights + holdings.accumulators + holdings.state,
+        link_bytes=holdings.links,
+        off_chip_bytes=holdings.off_chip,
         temporary_bytes=max(prices.costs[place].temporary_bytes for place in places),
         code_bytes=sum(prices.costs[place].code_bytes for place in places),
     )

@@ -1,4 +1,4 @@
-"""What the stages of a pipeline would take of a machine."""
+"""The costs of a pipeline's stages: predicted for a machine, or measured on the processor."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tensorflow_ipu.pipelining.traced_stage import Place, TracedStage
 
 _Function = Callable[..., list[tf.Tensor]]
-# How TensorFlow begins the names of what a function does that is called.
+# TensorFlow prefixes the names of a called function's operations with this.
 _CALL = "StatefulPartitionedCall/"
 _GRADIENT = re.compile(r"gradients/(.+)_grad/")
 _OPTION = "availableMemoryProportion"
@@ -41,7 +41,11 @@ _OPTION = "availableMemoryProportion"
 
 @dataclass(frozen=True)
 class Passes:
-    """The reports of a pipeline's passes, each alone."""
+    """The reports on a pipeline's passes, each as a program.
+
+    `proportion` is the `availableMemoryProportion` of all passes; None if they differ. `size` is the size of the
+    pipeline's data, as a multiple of their original size: below 1 after `again(halved=True)`.
+    """
 
     system: System
     replicas: int
@@ -61,31 +65,35 @@ class Passes:
         halved: bool = False,
         prefetch: int | None = None,
     ) -> Passes:
+        """Returns the reports for other settings. It has the same arguments as `Report.again`."""
         system = system or self.system
 
         def read(report: Report) -> Report:
             assert report.again is not None
             return report.again(system=system, proportion=proportion, halved=halved)
 
-        reports = {place: {name: read(one) for name, one in of.items()} for place, of in self.reports.items()}
+        reports = {
+            place: {name: read(report) for name, report in of_place.items()} for place, of_place in self.reports.items()
+        }
         update = None if self.update is None else read(self.update)
         overlaps = self.overlaps if prefetch is None else system.machine.io_tiles > 0 and prefetch > 1
-        made = replace(self, system=system, reports=reports, update=update, overlaps=overlaps)
+        changed = replace(self, system=system, reports=reports, update=update, overlaps=overlaps)
         if not halved:
-            return made
-        # What the passes are given is what is kept between them.
-        given = [
-            sum(one.memory.variables for of in found.values() for one in of.values())
-            for found in (reports, self.reports)
-        ]
-        size = given[0] / given[1] if given[1] else 1.0
-        return replace(made, size=size, footprint=self.footprint.scaled(size))
+            return changed
+        # The arguments of the passes are the data that the pipeline stores between them, so both shrink by one factor.
+        after, before = _argument_bytes(reports), _argument_bytes(self.reports)
+        size = after / before if before else 1.0
+        return replace(changed, size=size, footprint=self.footprint.scaled(size))
 
     def share(self, place: Place) -> float:
-        """Returns a part's share of the update: that of its gradients."""
-        sizes = {each: _elements(specs) for each, specs in self.footprint.accumulators.items()}
-        whole = sum(sizes.values())
-        return sizes[place] / whole if whole else 0.0
+        """Returns a part's share of the weight update, by the number of elements of its gradients."""
+        sizes = {key: _elements(specs) for key, specs in self.footprint.accumulators.items()}
+        total = sum(sizes.values())
+        return sizes[place] / total if total else 0.0
+
+
+def _argument_bytes(reports: Mapping[Place, Mapping[str, Report]]) -> int:
+    return sum(report.memory.variables for of_place in reports.values() for report in of_place.values())
 
 
 def passes_of(
@@ -95,6 +103,10 @@ def passes_of(
     prefetch: int | None = None,
     trip_counts: Mapping[str, int] | None = None,
 ) -> Passes:
+    """Returns the reports on a pipeline's passes: compiles each pass of each stage as a program, and reads its HLO.
+
+    The backward pass also adds the gradients to their sums. The weight update is one more program, for all stages.
+    """
     parts = pipeline.parts()
     footprint = parts.footprint
     if footprint is None:
@@ -107,32 +119,32 @@ def passes_of(
     proportions: set[float] = set()
     for place, part in parts.items():
         reports[place] = {}
-        found, lines = part.passes(), part.lines()
-        if "backward" in found:
-            found["backward"] = _accumulating(part, *found["backward"], footprint.accumulators[place])
-        for name, one in found.items():
+        functions, lines = part.passes(), part.lines()
+        if "backward" in functions:
+            functions["backward"] = _accumulating(part, *functions["backward"], footprint.accumulators[place])
+        for name, function_and_specs in functions.items():
             proportion = _proportion(pipeline.options, place[0], name)
             proportions.add(reader.proportion if proportion is None else proportion)
-            reports[place][name] = reader.read(f"{part.name} {name}", *one, proportion, lines)
-    names = {f"{parts[place].name} {name}" for place, of in reports.items() for name in of}
-    strange = [key for key in counts if key != "*" and not any(key.startswith(f"{name}/") for name in names)]
-    if strange:
+            reports[place][name] = reader.read(f"{part.name} {name}", *function_and_specs, proportion, lines)
+    names = {f"{parts[place].name} {name}" for place, of_place in reports.items() for name in of_place}
+    unknown = [key for key in counts if key != "*" and not any(key.startswith(f"{name}/") for name in names)]
+    if unknown:
         raise ValueError(
-            f"`trip_counts` names {', '.join(f'`{key}`' for key in strange)}: name the pass and the loop, as the report without"
-            f" it does, such as `{min(names)}/while`; or give `*` for all loops"
+            f"`trip_counts` names {', '.join(f'`{key}`' for key in unknown)}: name the pass and the loop, as a report"
+            f" without `trip_counts` does, such as `{min(names)}/while`; or give `*` for all loops"
         )
     update = None
     if parts.weight_update is not None:
         proportion = _of_options(pipeline.options.weight_update_poplar_options)
         update = reader.read("update", *parts.weight_update.alone(), proportion, {})
     overlaps = reader.system.machine.io_tiles > 0 and (prefetch is None or prefetch > 1)
-    one = proportions.pop() if len(proportions) == 1 else None
-    return Passes(reader.system, replica_count, parts, footprint, reports, update, one, overlaps)
+    common_proportion = proportions.pop() if len(proportions) == 1 else None
+    return Passes(reader.system, replica_count, parts, footprint, reports, update, common_proportion, overlaps)
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """The arguments that are the same for all passes of a pipeline."""
+    """The arguments of `report_of` that are the same for all passes of a pipeline."""
 
     system: System
     proportion: float
@@ -148,52 +160,52 @@ class _Reader:
         proportion: float | None,
         lines: Mapping[str, str],
     ) -> Report:
-        """Returns the report of a pass. `lines` are those of the user's code, by operations of its stage."""
+        """Returns the report on a pass. `lines` are the lines of the user's code, by operation of the stage."""
         with tf.device(self.device):
             concrete = tf.function(function, autograph=False, jit_compile=True).get_concrete_function(*specs)
-            zeros = [tf.zeros(one.shape, one.dtype) for one in specs]
-        own = {
+            zeros = [tf.zeros(spec.shape, spec.dtype) for spec in specs]
+        trip_counts = {
             key if key == "*" else _CALL + key.removeprefix(f"{name}/"): count
             for key, count in self.trip_counts.items()
             if key == "*" or key.startswith(f"{name}/")
         }
         try:
-            made = report_of(
+            report = report_of(
                 programs.hlo(concrete, zeros, self.device),
                 self.system,
                 program=name,
                 replicas=self.replicas,
                 proportion=self.proportion if proportion is None else proportion,
-                trip_counts=own,
+                trip_counts=trip_counts,
             )
         except ValueError as exc:
             raise ValueError(str(exc).replace(_CALL, f"{name}/")) from exc
-        return _with_names(made, name, lines)
+        return _with_names(report, name, lines)
 
 
 def _with_names(report: Report, name: str, lines: Mapping[str, str]) -> Report:
-    """Returns a report on a pass with its rows named as parts of the pipeline, also when it is read again."""
-    plain = report.again
+    """Returns a report on a pass with its rows named as parts of the pipeline. `again` names them too."""
+    original = report.again
 
     def again(**changes: Any) -> Report:
-        assert plain is not None
-        return _with_names(plain(**changes), name, lines)
+        assert original is not None
+        return _with_names(original(**changes), name, lines)
 
     named = tuple(_named(row, name, lines) for row in report.operations)
     notes = tuple(note.replace(_CALL, f"{name}/") for note in report.assumptions)
     (memory,) = report.memories
-    largest = tuple((each.replace(_CALL, ""), size) for each, size in memory.largest)
+    largest = tuple((title.replace(_CALL, ""), size) for title, size in memory.largest)
     return replace(
         report,
         operations=named,
         memories=(replace(memory, largest=largest),),
         assumptions=notes,
-        again=None if plain is None else again,
+        again=None if original is None else again,
     )
 
 
 def _named(row: OperationTime, name: str, lines: Mapping[str, str]) -> OperationTime:
-    """Returns a row named as a part of the pipeline, with the line of the stage's operation that it belongs to."""
+    """Returns a row named as a part of the pipeline, with the user's line. A gradient has the line of its operation."""
     operation = row.name.rsplit(";", 1)[-1].replace(_CALL, "")
     of_gradient = _GRADIENT.match(operation)
     line = lines.get(of_gradient[1] if of_gradient else operation, "")
@@ -203,34 +215,34 @@ def _named(row: OperationTime, name: str, lines: Mapping[str, str]) -> Operation
 def _accumulating(
     part: TracedStage, function: _Function, specs: list[tf.TensorSpec], sums: list[tf.TensorSpec]
 ) -> tuple[_Function, list[tf.TensorSpec]]:
-    """Returns a backward pass that adds the gradients of variables to sums, which are its first arguments."""
+    """Returns a backward pass that adds the gradients of variables to sums. The sums are its first arguments."""
     begin, count = len(part.input_gradients), len(sums)
 
     def accumulating(*values: tf.Tensor) -> list[tf.Tensor]:
-        found = list(function(*values[count:]))
-        gradients = found[begin : begin + count]
-        added = [total + tf.cast(one, total.dtype) for total, one in zip(values, gradients, strict=False)]
-        return [*found[:begin], *added, *found[begin + count :]]
+        results = list(function(*values[count:]))
+        gradients = results[begin : begin + count]
+        totals = [total + tf.cast(gradient, total.dtype) for total, gradient in zip(values, gradients, strict=False)]
+        return [*results[:begin], *totals, *results[begin + count :]]
 
     return accumulating, [*sums, *specs]
 
 
 def _proportion(options: PipelineOptions, stage: int, name: str) -> float | None:
-    """Returns the share of memory for products of a pass, if the options of its stage set one."""
+    """Returns the `availableMemoryProportion` of a pass, or None if the options of its stage set none."""
     lists = options.forward_propagation_stages_poplar_options, options.backward_propagation_stages_poplar_options
     of_stages = lists[name == "backward"]
     return None if of_stages is None else _of_options(of_stages[stage])
 
 
 def _of_options(options: object) -> float | None:
-    """Returns the least proportion of options; those of parts are a list."""
+    """Returns the smallest proportion that options set, or None. The options of concurrent parts are a list."""
     return min(_proportions(options), default=None)
 
 
 def _proportions(options: object) -> Iterator[float]:
     if isinstance(options, list | tuple):
-        for each in options:
-            yield from _proportions(each)
+        for option_set in options:
+            yield from _proportions(option_set)
     elif isinstance(options, PipelineStageOptions):
         record = options.get_proto()
         for option in (*record.matmul_options, *record.convolution_options):
@@ -239,17 +251,18 @@ def _proportions(options: object) -> Iterator[float]:
 
 
 def _elements(specs: Sequence[tf.TensorSpec]) -> int:
-    return sum(one.shape.num_elements() or 0 for one in specs)
+    return sum(spec.shape.num_elements() or 0 for spec in specs)
 
 
 def measured_stage_costs(pipeline: TracedPipeline, runs: int = 20) -> OfStages[StageCost]:
-    """Times the stages of a pipeline on this machine's processor, each compiled alone, on zeros; variables stay as they are.
+    """Measures the times of a pipeline's stages on the processor of this computer.
 
-    The fastest of `runs` counts. Times are in milliseconds, 0 for updates, loads and saves; bytes as in
+    Each pass of a stage is compiled as a program and runs on zeros. Variables do not change. Times are in milliseconds,
+    and are the smallest of `runs` runs. Those of updates, loads and saves are 0. Bytes are those of
     `pipeline.stage_costs`.
 
     Raises:
-      RuntimeError: The program of the pipeline is gone.
+      RuntimeError: The program of the pipeline no longer exists.
       ValueError: `runs` is less than 1.
     """
     if not is_int(runs) or runs < 1:
@@ -260,7 +273,7 @@ def measured_stage_costs(pipeline: TracedPipeline, runs: int = 20) -> OfStages[S
 
 def _measured_cost(part: TracedStage, idle: float, runs: int) -> StageCost:
     passes = part.passes().items()
-    times = {name: max(0.0, _fastest(*one, part.device, runs) - idle) for name, one in passes}
+    times = {name: max(0.0, _fastest(function, specs, part.device, runs) - idle) for name, (function, specs) in passes}
     forward = times["forward"]
     return replace(
         part.bytes.cost(),
@@ -278,13 +291,13 @@ def _fastest(
 ) -> float:
     compiled = tf.function(function, jit_compile=True, autograph=False)
     with tf.device(device or None):
-        values = [tf.zeros(one.shape, one.dtype) for one in specs]
+        values = [tf.zeros(spec.shape, spec.dtype) for spec in specs]
         compiled(*values)
         times = []
         for _ in range(runs):
             begin = time.perf_counter()
-            for one in compiled(*values):
-                one.numpy()  # All is done.
+            for result in compiled(*values):
+                result.numpy()  # Waits for the end of the run.
             times.append(time.perf_counter() - begin)
     return min(times) * 1000
 
@@ -295,20 +308,22 @@ def predicted_stage_costs(
     *,
     replicas: int = 1,
 ) -> OfStages[StageCost]:
-    """Predicts what the stages of a pipeline would take of a real machine, in seconds and bytes; nothing is run.
+    """Predicts the costs of a pipeline's stages on a real machine, in seconds and bytes. Nothing is run.
 
-    Transfers off the chip are not in the times: give `plan_cost` and `compare_plans` the same machine.
+    The times do not include transfers off the chip. To include them, pass the same machine to `plan_cost` and
+    `compare_plans`.
 
     Args:
-      pipeline: The pipeline, whose program is still there.
-      machine: A name such as `"GC200"` or `"Bow Pod16"`, a `machine.Machine`, a `machine.System`; None for the one that
-        `IPUConfig.ipu_model` describes.
-      replicas: How many replicas run the pipeline: among so many gradients are summed, and a sharded state is divided.
+      pipeline: The pipeline. Its program must still exist.
+      machine: A name such as `"GC200"` or `"Bow Pod16"`, a `machine.Machine` or a `machine.System`; None for the
+        machine that `IPUConfig.ipu_model` describes.
+      replicas: The number of replicas. Gradients are summed over them, and a sharded optimizer state is divided among
+        them.
 
     Raises:
-      RuntimeError: The program is gone.
-      TypeError: `machine` is none of the above.
-      ValueError: There is no such machine, or `replicas` is less than 1.
+      RuntimeError: The program of the pipeline no longer exists.
+      TypeError: `machine` has another type.
+      ValueError: No machine has this name, or `replicas` is less than 1.
     """
     if not is_int(replicas) or replicas < 1:
         raise ValueError(f"`replicas` must be 1 or more, but is {replicas!r}")
@@ -325,8 +340,8 @@ def _cost(pipeline: TracedPipeline, passes: Passes, place: Place, traced: StageC
     times = {name: report.seconds for name, report in reports.items()}
     options = pipeline.options
     share = passes.share(place)
-    state, away = state_of(pipeline, passes, place)
-    alone = memory_of_parts([report.memory for report in reports.values()], passes.system.machine)
+    on_chip, off_chip = state_of(pipeline, passes, place)
+    memory = memory_of_parts([report.memory for report in reports.values()], passes.system.machine)
     return replace(
         traced,
         activation_bytes=passes.size * traced.activation_bytes,
@@ -339,17 +354,17 @@ def _cost(pipeline: TracedPipeline, passes: Passes, place: Place, traced: StageC
         load=0.0,
         save=0.0,
         accumulator_bytes=passes.size * size_of(passes.footprint.accumulators[place]),
-        state_bytes=state,
-        off_chip_bytes=away,
-        temporary_bytes=alone.data + alone.constants,
-        code_bytes=alone.code_low,
+        state_bytes=on_chip,
+        off_chip_bytes=off_chip,
+        temporary_bytes=memory.data + memory.constants,
+        code_bytes=memory.code_low,
         weight_shards=passes.replicas if options.replicated_weight_sharding else 1,
         weights_off_chip=bool(options.offload_weights and options.replicated_weight_sharding),
     )
 
 
 def state_of(pipeline: TracedPipeline, passes: Passes, place: Place) -> tuple[int, int]:
-    """Returns the bytes of the optimizer's state for a part's weights: on the chip, and beside it."""
+    """Returns the bytes of the optimizer's slots for a part's weights: on the chip, and off the chip."""
     state = round(passes.footprint.state * passes.share(place))
     options = pipeline.options
     if options.offload_weight_update_variables is not True:
@@ -358,5 +373,8 @@ def state_of(pipeline: TracedPipeline, passes: Passes, place: Place) -> tuple[in
 
 
 def runs_of(plan: Plan, name: str) -> int:
-    """Returns the number of runs of a pass: one a micro-batch, in all passes of the plan."""
+    """Returns how often a forward or backward pass of a stage runs in a run of the program: once per micro-batch.
+
+    The weight update runs once per pass of the whole pipeline.
+    """
     return plan.repeat_count * (1 if name == "update" else plan.micro_batches)

@@ -1,4 +1,4 @@
-"""Plans as pictures: IPUs down, time across."""
+"""Pictures and traces of plans: a row or track for each IPU, along an axis of time."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
 
     from tensorflow_ipu.analysis.machine import Machine, System
 
-# Told apart with every kind of colour vision: Okabe and Ito's colours, ordered so that neighbours differ in lightness.
+# Okabe and Ito's colours, which all kinds of colour vision distinguish, in an order in which neighbours differ in
+# lightness.
 COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#0072B2", "#CC79A7", "#D55E00", "#BBBBBB")
 INK = "#202020"
 BUBBLE = "#EFEFEF"
 EXCHANGE = "#A8325E"
 _WITH_WHITE_TEXT = frozenset({"#0072B2", "#D55E00", "#009E73"})
 _HATCHES = {Backward: "/////", Recompute: "....."}
-_MARGIN = 0.06  # Above and below a box, of a row.
-_HATCHED = 0.06  # Inches; narrower boxes have no room for a hatch.
-_SMALLEST, _LARGEST = 4.5, 9.0  # Points of the letters; what would be smaller is left out.
+_MARGIN = 0.06  # The space above and below a box, as a share of the row.
+_HATCHED = 0.06  # The width in inches above which a box has a hatch.
+_SMALLEST, _LARGEST = 4.5, 9.0  # Sizes of labels in points. A label that would be smaller is omitted.
 
 
 def _add_rectangle(axes: Axes, begin: float, end: float, top: float, bottom: float, **style: Any) -> None:
     from matplotlib.patches import Rectangle
 
-    at = (begin, top + _MARGIN), end - begin, bottom - top - 2 * _MARGIN
-    axes.add_patch(Rectangle(*at, **style))
+    axes.add_patch(Rectangle((begin, top + _MARGIN), end - begin, bottom - top - 2 * _MARGIN, **style))
 
 
 def draw_box(
@@ -63,15 +63,16 @@ def draw_box(
     inches: float,
     label: str | None = None,
 ) -> None:
+    """Draws the box of a task. `inches` is its width, which limits the label and the hatch."""
     face, ink = _colours(instruction)
     place = axes, begin, end, row, row + 1
     style = (0, (2.5, 1.5)) if isinstance(instruction, Load | Save) else "-"
-    # Else the edges of many narrow boxes would be all that is seen.
+    # Narrow boxes have thin edges, which would otherwise hide the colours.
     edge = min(0.8, 8 * inches)
     _add_rectangle(*place, facecolor=face, edgecolor=INK, linewidth=edge, linestyle=style, zorder=2)
     hatch = _HATCHES.get(type(instruction)) if inches > _HATCHED else None
     if hatch:
-        # A hatch has the colour of the edge, so it is a box of its own.
+        # Matplotlib draws a hatch in the colour of the edge, so the hatch is a second box.
         faint = (0.0, 0.0, 0.0, 0.38)
         _add_rectangle(*place, facecolor="none", edgecolor=faint, linewidth=0, hatch=hatch, zorder=2.2)
     text = _label(instruction) if label is None else label
@@ -89,7 +90,7 @@ def draw_bubble(axes: Axes, begin: float, end: float, row: float) -> None:
 
 
 def draw_exchange(axes: Axes, begin: float, end: float, top: float, bottom: float) -> None:
-    """Draws the time in which all IPUs exchange, between the tops of two rows."""
+    """Draws the time of an exchange between all IPUs, from the top of one row to the top of another."""
     _add_rectangle(axes, begin, end, top, bottom, facecolor=EXCHANGE, edgecolor="none", zorder=2)
 
 
@@ -113,17 +114,17 @@ def _colours(instruction: Instruction) -> tuple[str, str]:
     return colour, "white" if colour in _WITH_WHITE_TEXT else INK
 
 
-_DRAWN = 110  # So many forward passes in a row are drawn at most: more are too narrow to be read.
+_DRAWN = 110  # The largest length of a picture, in forward passes. Boxes in a longer one would be unreadable.
 # Inches.
 _ROW = 0.42
 _ABOVE, _BELOW = 0.86, 0.42  # Title, figures and names of the sections; axis of time.
 _LEFT = 0.72  # Names of the IPUs.
-_CHARACTER = 0.078  # Of the names beside the rows.
-_NAMED = 5  # So many stages of an IPU at most.
-_LEGEND = 0.42  # Of a line of it.
+_CHARACTER = 0.078  # The width of a character of the texts to the right of the rows.
+_NAMED = 5  # The most stages of an IPU that are named.
+_LEGEND = 0.42  # The height of a line of the legend.
 _WAITS, _EXCHANGES = "bubble: the IPU waits", "exchange between IPUs"
-_NARROWEST, _WIDEST = 6.5, 24.0  # Of the rows.
-# Of the shortest forward pass, where there is room for it; with parts; with transfers, which are shorter.
+_NARROWEST, _WIDEST = 6.5, 24.0  # The width of the rows.
+# The width of the shortest forward pass, as far as `_WIDEST` allows: in general; with parts; with transfers.
 _FORWARD, _NUMBERED, _TRANSFERRED = 0.30, 0.42, 0.62
 
 _Steps = list[tuple[Section, float, float, list[Span]]]
@@ -137,16 +138,18 @@ def draw_plan(
     title: str | None = None,
     machine: System | Machine | str | None = None,
 ) -> None:
-    """Draws a plan: a row is an IPU, a box a task, whose letter is the stage, number and colour the micro-batch.
+    """Draws a plan into a file.
 
-    A long plan is drawn with fewer micro-batches, and says so; its figures are those of the whole.
+    A row is an IPU, and a box is a task. The letter of a box is its stage, and the number and colour are its
+    micro-batch. A long plan is drawn with fewer micro-batches, as a note states. The figures above the picture are
+    those of the whole plan.
 
     Args:
       plan: The plan.
-      path: The file. Its ending names the format, such as `.png`.
-      stage_costs: What each stage takes, as for `plan_cost`, which says how long boxes are.
-      title: The title; one made of the plan if omitted.
-      machine: The machine, as for `plan_cost`: the axis is one of seconds.
+      path: The file. Its suffix is the format, such as `.png`.
+      stage_costs: The costs of the stages, as for `plan_cost`, which determine the lengths of the boxes.
+      title: The title; if omitted, a description of the plan.
+      machine: The machine, as for `plan_cost`. With a machine, the axis is in seconds.
 
     Raises:
       ImportError: matplotlib is missing.
@@ -162,11 +165,18 @@ def draw_plans(
     titles: Sequence[str] | None = None,
     machine: System | Machine | str | None = None,
 ) -> None:
-    """Draws plans below each other on one axis of time; other arguments are those of `draw_plan`, for all plans.
+    """Draws plans below each other on the same axis of time, into one file.
+
+    Args:
+      plans: The plans.
+      path: The file, as for `draw_plan`.
+      stage_costs: The costs of the stages, for all plans.
+      titles: The title of each plan; if omitted, descriptions of the plans.
+      machine: The machine, as for `plan_cost`, for all plans.
 
     Raises:
       ImportError: matplotlib is missing.
-      ValueError: There is no plan, or not one title a plan.
+      ValueError: `plans` is empty, or `titles` has another length.
     """
     figure = _figure(plans, stage_costs, titles, machine)
     suffix = Path(path).suffix or f".{figure.canvas.get_default_filetype()}"
@@ -188,26 +198,26 @@ def _figure(
     costs = [plan_cost(plan, stage_costs, machine=machine) for plan in plans]
     drawn = _shortened(costs, stage_costs, machine)
     steps = [list(timeline(plan, stage_costs, machine=machine)) for plan in drawn]
-    longest = max(found[-1][2] for found in steps) or 1.0
+    longest = max(plan_steps[-1][2] for plan_steps in steps) or 1.0
     forward = _NUMBERED if any(any(plan.concurrent) for plan in plans) else _FORWARD
     forward = _TRANSFERRED if any(plan.phased for plan in plans) else forward
     rows_width = min(_WIDEST, max(_NARROWEST, forward * longest / _shortest_forward(steps, longest)))
     right = 0.3 + _CHARACTER * max(len(text) for cost in costs for text in _stashes(cost))
     width = _LEFT + rows_width + right
     figure = figure_class(dpi=110, facecolor="white")
-    legend = _Legend(figure, canvas_class(figure).get_renderer(), [step for found in steps for step in found])
+    legend = _Legend(figure, canvas_class(figure).get_renderer(), [step for plan_steps in steps for step in plan_steps])
     lines = legend.lines(width - _LEFT)
     height = sum(_ABOVE + _ROW * len(plan.ipus) + _BELOW for plan in plans) + _LEGEND * lines + 0.2
     figure.set_size_inches(width, height)
     top = height
-    for number, (plan, cost, short, found) in enumerate(zip(plans, costs, drawn, steps, strict=True)):
+    for number, (plan, cost, short, plan_steps) in enumerate(zip(plans, costs, drawn, steps, strict=True)):
         rows = _ROW * len(plan.ipus)
         top -= _ABOVE + rows
         axes = figure.add_axes((_LEFT / width, top / height, rows_width / width, rows / height))
-        _draw(axes, plan, found, longest, rows_width / longest)
-        _sections(axes, found, rows_width / longest, plan.section("steady").repeat)
+        _draw(axes, plan, plan_steps, longest, rows_width / longest)
+        _sections(axes, plan_steps, rows_width / longest, plan.section("steady").repeat)
         heading = titles[number] if titles else plan.heading
-        _caption(axes, heading, cost, short, found[-1][2], machine is not None)
+        _caption(axes, heading, cost, short, plan_steps[-1][2], machine is not None)
         top -= _BELOW
     legend.draw(width, height)
     return figure
@@ -223,13 +233,13 @@ def picture_of(
 
 
 def _matplotlib() -> tuple[type[Figure], type[FigureCanvasAgg]]:
-    """Returns the classes of matplotlib that need no screen and no global state."""
+    """Returns the classes of matplotlib for figures without a screen and without global variables."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as exc:
         raise ImportError(
-            "pictures need matplotlib, which is not installed; `pip install 'tensorflow-ipu[report]'` brings it"
+            "pictures need matplotlib, which is not installed; run `pip install 'tensorflow-ipu[report]'`"
         ) from exc
     return Figure, FigureCanvasAgg
 
@@ -237,34 +247,38 @@ def _matplotlib() -> tuple[type[Figure], type[FigureCanvasAgg]]:
 def _shortened(
     costs: Sequence[PlanCost], stage_costs: StageCosts, machine: System | Machine | str | None
 ) -> list[Plan]:
-    """Returns the plans with so few micro-batches that boxes are readable, all with the same number if possible."""
+    """Returns the plans with fewer micro-batches if their boxes would be too narrow.
+
+    A plan is shortened by iterations of its steady section, until it takes no more time than `_DRAWN` forward passes.
+    All plans get the same number of micro-batches if their ramps allow it.
+    """
     fewest, counts = [], []
     for cost in costs:
         plan, steady = cost.plan, cost.plan.section("steady")
         fewest.append(plan.micro_batches - max(0, steady.repeat - 1) * steady.advance)
         counts.append(plan.micro_batches)
         if steady.repeat > 1:
-            once = cost.section_times["steady"] / steady.repeat
-            short = plan.with_micro_batches(fewest[-1])
-            room = _DRAWN * _shortest_forward([list(timeline(short, stage_costs, machine=machine))], 0.0)
-            fitting = int((room - cost.time) / once) if once else 0
-            counts[-1] = max(fewest[-1], plan.micro_batches + min(0, fitting) * steady.advance)
+            iteration = cost.section_times["steady"] / steady.repeat
+            shortest = plan.with_micro_batches(fewest[-1])
+            limit = _DRAWN * _shortest_forward([list(timeline(shortest, stage_costs, machine=machine))], 0.0)
+            added = int((limit - cost.time) / iteration) if iteration else 0  # Negative if the plan is too long.
+            counts[-1] = max(fewest[-1], plan.micro_batches + min(0, added) * steady.advance)
     if all(count == cost.plan.micro_batches for count, cost in zip(counts, costs, strict=True)):
         return [cost.plan for cost in costs]
     common = max(min(counts), *fewest)
     drawn = []
     for cost in costs:
         plan, advance = cost.plan, cost.plan.section("steady").advance
-        less = max(0, plan.micro_batches - common) // advance * advance
-        drawn.append(plan.with_micro_batches(plan.micro_batches - less))
+        removed = max(0, plan.micro_batches - common) // advance * advance
+        drawn.append(plan.with_micro_batches(plan.micro_batches - removed))
     return drawn
 
 
 def _shortest_forward(steps: Sequence[_Steps], longest: float) -> float:
     lengths = (
         span.end - span.begin
-        for found in steps
-        for *_, spans in found
+        for plan_steps in steps
+        for *_, spans in plan_steps
         for span in spans
         if isinstance(span.instruction, Forward)
     )
@@ -272,24 +286,24 @@ def _shortest_forward(steps: Sequence[_Steps], longest: float) -> float:
 
 
 def _draw(axes: Axes, plan: Plan, steps: _Steps, longest: float, scale: float) -> None:
-    """Draws the rows of a plan; `scale` is how many inches a unit of time is."""
+    """Draws the rows of a plan. `scale` is the width of a unit of time, in inches."""
     rows = {ipu: row for row, ipu in enumerate(plan.ipus)}
     end = steps[-1][2]
     axes.set_xlim(0, longest)
-    axes.set_xticks(round_ticks(longest, most=10))
+    axes.set_xticks(round_ticks(longest, max_steps=10))
     axes.set_ylim(len(rows), 0)
     for row in rows.values():
         draw_bubble(axes, 0, end, row)
-    before = None
+    previous = None
     for section, begin, until, spans in steps:
         computed = max((span.end for span in spans), default=begin)
         if until > computed:
             draw_exchange(axes, computed, until, 0, len(rows))
-        if before is not None and section is not before:
+        if previous is not None and section is not previous:
             axes.axvline(begin, color=INK, linewidth=1.3, zorder=3)
-        elif before is not None:
+        elif previous is not None:
             axes.axvline(begin, color="#BBBBBB", linewidth=0.6, zorder=1)
-        before = section
+        previous = section
         for span in spans:
             length = (span.end - span.begin) * scale
             draw_box(axes, span.instruction, span.begin, span.end, rows[span.ipu], inches=length)
@@ -301,7 +315,7 @@ def _draw(axes: Axes, plan: Plan, steps: _Steps, longest: float, scale: float) -
 
 
 def _sections(axes: Axes, steps: _Steps, scale: float, repeat: int) -> None:
-    """Writes the names of the sections above the rows, where there is room."""
+    """Draws the names of the sections above the rows, if they fit the widths of the sections."""
     begin = 0.0
     for number, (section, start, end, _) in enumerate(steps):
         if number == 0 or section is not steps[number - 1][0]:
@@ -316,34 +330,38 @@ def _sections(axes: Axes, steps: _Steps, scale: float, repeat: int) -> None:
 
 
 def _stashes(cost: PlanCost) -> list[str]:
-    """Returns the texts beside the rows of the IPUs."""
+    """Returns the texts to the right of the rows: a heading, and one for each IPU."""
     if cost.plan.phased:
-        each = [(ipu, "  ".join(letters for letters, _ in ipu.depths)) for ipu in cost.ipus]
-        sizes = [f"  ({format_bytes(ipu.on_chip_bytes)}, {format_bytes(ipu.off_chip_bytes)})" for ipu, _ in each]
-        known = any(ipu.off_chip_bytes for ipu in cost.ipus)
-        texts = [names + size * known for (_, names), size in zip(each, sizes, strict=True)]
-        return ["phases" + "  (bytes on the chip, off it)" * known, *texts]
+        names = ["  ".join(letters for letters, _ in ipu.depths) for ipu in cost.ipus]
+        if not any(ipu.off_chip_bytes for ipu in cost.ipus):
+            return ["phases", *names]
+        sizes = [f"({format_bytes(ipu.on_chip_bytes)}, {format_bytes(ipu.off_chip_bytes)})" for ipu in cost.ipus]
+        texts = [f"{name}  {size}" for name, size in zip(names, sizes, strict=True)]
+        return ["phases  (bytes on the chip, off it)", *texts]
     if not cost.plan.training:
         return [""]
     texts = []
     for ipu in cost.ipus:
-        named = [f"{letters} {depth}" for letters, depth in ipu.depths]
-        depths = "  ".join(named if len(named) <= _NAMED else [*named[: _NAMED - 1], "...", named[-1]])
+        stages = [f"{letters} {depth}" for letters, depth in ipu.depths]
+        depths = "  ".join(stages if len(stages) <= _NAMED else [*stages[: _NAMED - 1], "...", stages[-1]])
         texts.append(f"{depths}  ({format_bytes(ipu.stash_bytes)})" if ipu.stash_bytes else depths)
     return ["stash depth", *texts]
 
 
 def _caption(axes: Axes, heading: str, cost: PlanCost, drawn: Plan, end: float, seconds: bool) -> None:
-    """Writes the texts above, beside and below the rows, which end at `end`."""
+    """Draws the texts above, to the right of and below the rows, which end at the time `end`."""
     plan = cost.plan
     time = f"{cost.time:.4g}"
     if seconds:
         time = f"{format_seconds(cost.time)}, {format_seconds(cost.time_per_micro_batch)} a micro-batch"
-        axes.xaxis.set_major_formatter(lambda at, _: tick_label(format_seconds(at)))
+        axes.xaxis.set_major_formatter(lambda seconds, _: tick_label(format_seconds(seconds)))
     figures = [f"time {time}", f"utilisation {cost.utilisation:.0%}"]
-    figures += [f"recompute {cost.recompute_share:.0%}"] * bool(cost.recompute_share)
-    figures += [f"transfers {cost.transfer_share:.0%}"] * bool(cost.transfer_share)
-    figures += [f"exchanges {cost.exchange_share:.1%}"] * bool(cost.exchange_share)
+    if cost.recompute_share:
+        figures.append(f"recompute {cost.recompute_share:.0%}")
+    if cost.transfer_share:
+        figures.append(f"transfers {cost.transfer_share:.0%}")
+    if cost.exchange_share:
+        figures.append(f"exchanges {cost.exchange_share:.1%}")
     figures += [f"bubble {cost.bubble_share:.0%}", f"{plan.step_count} steps", f"{plan.slot_count} slots"]
     if drawn.micro_batches != plan.micro_batches:
         figures.append(f"(drawn with {drawn.micro_batches} of the {plan.micro_batches} micro-batches)")
@@ -353,17 +371,17 @@ def _caption(axes: Axes, heading: str, cost: PlanCost, drawn: Plan, end: float, 
     for row, text in enumerate(_stashes(cost)):
         offset = (8, 5 if row == 0 else 0)
         style = {"style": "italic", "fontsize": 8} if row == 0 else {"fontsize": 9, "va": "center"}
-        at = (end, max(0.0, row - 0.5))
-        axes.annotate(text, at, xytext=offset, textcoords="offset points", color=INK, annotation_clip=False, **style)
+        point = (end, max(0.0, row - 0.5))
+        axes.annotate(text, point, xytext=offset, textcoords="offset points", color=INK, annotation_clip=False, **style)
 
 
 class _Legend:
-    """Explains the kinds of boxes of a picture, on as many lines as it takes."""
+    """The legend of a picture, which explains its kinds of boxes on one line or several."""
 
     def __init__(self, figure: Figure, renderer: RendererBase, steps: _Steps) -> None:
         kinds = {type(span.instruction) for *_, spans in steps for span in spans}
-        exchanged = any(end > max((span.end for span in spans), default=end) for _, _, end, spans in steps)
-        shown = [
+        has_exchanges = any(end > max((span.end for span in spans), default=end) for _, _, end, spans in steps)
+        entries = [
             (Forward(0), "A0", "forward: stage A, micro-batch 0"),
             (Backward(0), "A0", "backward"),
             (Recompute(0), "A0", "recompute"),
@@ -374,26 +392,26 @@ class _Legend:
             (None, "", _EXCHANGES),
         ]
         self._figure = figure
-        others = {_WAITS, _EXCHANGES} if exchanged else {_WAITS}
-        self._items = [item for item in shown if item[2] in others or type(item[0]) in kinds]
+        texts = {_WAITS, _EXCHANGES} if has_exchanges else {_WAITS}
+        self._entries = [entry for entry in entries if entry[2] in texts or type(entry[0]) in kinds]
         self._widths = []
-        for *_, text in self._items:
+        for *_, text in self._entries:
             drawn = figure.text(0, 0, text, fontsize=9)
             self._widths.append(0.43 + drawn.get_window_extent(renderer).width / figure.dpi + 0.28)
             drawn.remove()
 
     def lines(self, width: float) -> int:
-        """Returns the number of lines in a width of inches."""
+        """Returns the number of lines for a width in inches."""
         return self._places(width)[-1][1] + 1
 
     def _places(self, width: float) -> list[tuple[float, int]]:
         places = []
-        at, line = 0.0, 0
-        for item in self._widths:
-            if at and at + item > width:
-                at, line = 0.0, line + 1
-            places.append((at, line))
-            at += item
+        x, line = 0.0, 0
+        for entry_width in self._widths:
+            if x and x + entry_width > width:
+                x, line = 0.0, line + 1
+            places.append((x, line))
+            x += entry_width
         return places
 
     def draw(self, width: float, height: float) -> None:
@@ -402,14 +420,14 @@ class _Legend:
         axes.set_xlim(0, width - _LEFT)
         axes.set_ylim(lines, 0)
         axes.axis("off")
-        for (instruction, label, text), (at, line) in zip(self._items, self._places(width - _LEFT), strict=True):
+        for (instruction, label, text), (x, line) in zip(self._entries, self._places(width - _LEFT), strict=True):
             if text == _EXCHANGES:
-                draw_exchange(axes, at, at + 0.36, line, line + 1)
+                draw_exchange(axes, x, x + 0.36, line, line + 1)
             elif instruction is None:
-                draw_bubble(axes, at, at + 0.36, line)
+                draw_bubble(axes, x, x + 0.36, line)
             else:
-                draw_box(axes, instruction, at, at + 0.36, line, inches=0.36, label=label)
-            axes.text(at + 0.43, line + 0.51, text, fontsize=9, va="center", color=INK)
+                draw_box(axes, instruction, x, x + 0.36, line, inches=0.36, label=label)
+            axes.text(x + 0.43, line + 0.51, text, fontsize=9, va="center", color=INK)
 
 
 _NAMES = {Forward: "forward", Backward: "backward", Recompute: "recompute"}
@@ -422,13 +440,13 @@ def plan_trace(
     microseconds: float | None = None,
     machine: System | Machine | str | None = None,
 ) -> dict[str, Any]:
-    """Makes a trace of one pass of a plan for `json.dump`, in Chrome's JSON format, with a track for each IPU.
+    """Returns a trace of one pass of a plan in Chrome's JSON format, with a track for each IPU, for `json.dump`.
 
     Args:
       plan: The plan.
-      stage_costs: What each stage takes, as for `plan_cost`.
-      microseconds: How many microseconds of the trace a unit of the stages' times is: if omitted 1,000, or the true
-        number with a machine.
+      stage_costs: The costs of the stages, as for `plan_cost`.
+      microseconds: The microseconds of the trace for a unit of the stages' times. If omitted, 1,000; with a machine
+        1,000,000, as times are then in seconds.
       machine: The machine, as for `plan_cost`.
     """
     if microseconds is None:
@@ -444,7 +462,7 @@ def plan_trace(
             plan.name, track, name, begin * nanoseconds, (end - begin) * nanoseconds, kind, details=details or None
         )
 
-    held = dict.fromkeys(plan.ipus, 0)
+    stashed = dict.fromkeys(plan.ipus, 0)
     sections: dict[str, tuple[float, float]] = {}
     for section, begin, end, spans in timeline(plan, stage_costs, machine=machine):
         sections[section.name] = sections.get(section.name, (begin, end))[0], end
@@ -457,12 +475,12 @@ def plan_trace(
             kind = type(instruction).__name__.lower()
             name = _name(instruction)
             add(f"IPU {span.ipu}", name, span.begin, span.end, kind, instruction=str(instruction), **details)
-            change = _stashed(plan, instruction)
+            change = _stash_change(plan, instruction)
             if change:
-                held[span.ipu] += change
-                at = span.end if change > 0 else span.begin
-                values = {"micro-batches": held[span.ipu]}
-                trace.add_value(plan.name, f"stash of IPU {span.ipu}", at * nanoseconds, values)
+                stashed[span.ipu] += change
+                time = span.end if change > 0 else span.begin
+                values = {"micro-batches": stashed[span.ipu]}
+                trace.add_value(plan.name, f"stash of IPU {span.ipu}", time * nanoseconds, values)
     for name, (begin, end) in sections.items():
         add("sections", name, begin, end, "section")
     figures = {
@@ -487,12 +505,12 @@ def write_trace(
     machine: System | Machine | str | None = None,
 ) -> None:
     """Writes `plan_trace(...)` to a JSON file."""
-    made = plan_trace(plan, stage_costs, microseconds=microseconds, machine=machine)
-    files.write(path, json.dumps(made))
+    trace = plan_trace(plan, stage_costs, microseconds=microseconds, machine=machine)
+    files.write(path, json.dumps(trace))
 
 
 def _name(instruction: Instruction) -> str:
-    """Returns a name, for instance `B backward 3`."""
+    """Returns the name of an instruction in a trace, such as `B backward 3`."""
     letters = stage_letters(instruction.stage, instruction.part)
     micro_batch = micro_batch_of(instruction)
     number = "" if micro_batch is None else f" {micro_batch}"
@@ -502,8 +520,8 @@ def _name(instruction: Instruction) -> str:
     return f"{letters} {_NAMES.get(type(instruction), 'update')}{number}"
 
 
-def _stashed(plan: Plan, instruction: Instruction) -> int:
-    """Returns by how many micro-batches an instruction changes its IPU's stashes."""
+def _stash_change(plan: Plan, instruction: Instruction) -> int:
+    """Returns the number of micro-batches that an instruction adds to its IPU's stashes: 1, 0 or -1."""
     if not plan.training:
         return 0
     if isinstance(instruction, Forward):

@@ -1,1 +1,1 @@
-"""Float16 beside float32: the figures of both, reports and their pages, and the steps that measure them."""
+"""Comparisons of float16 with float32: runs steps in both types, counts errors, and reports them with advice."""

@@ -1,4 +1,4 @@
-"""The graph of a function with another floating type in the place of one, and without its assignments."""
+"""Rewrites the graph of a function to another floating-point type, and removes its assignments."""
 
 from __future__ import annotations
 
@@ -10,29 +10,34 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import functions
 
-# Variables keep their types: what is read is converted.
+# Variables keep their types. The rewritten graph casts the values that these operations read.
 _READS = {"ReadVariableOp": ("dtype", "value"), "ResourceGather": ("dtype", "output")}
 
 
 def cast_graph(
     graph: tf.compat.v1.GraphDef, fetches: Sequence[str], source: tf.DType, target: tf.DType
 ) -> tf.compat.v1.GraphDef:
-    """Returns the graph that computes the `fetches` with `target` in the place of `source`."""
-    made = type(graph)()
-    made.CopyFrom(graph)
-    for node in made.node:  # Order is for side effects, of which there will be none.
+    """Returns the graph that computes `fetches` with the type `target` instead of `source`.
+
+    The graph has only the nodes that the fetches depend on, so it assigns no variables. Functions that it calls are
+    rewritten too, and defined under new names. For example, `Cast` nodes follow each read of a float32 variable, and
+    constants are converted. Placeholders are removed, for `import_graph_def` to replace them by inputs of the new type.
+    """
+    result = type(graph)()
+    result.CopyFrom(graph)
+    for node in result.node:  # Control dependencies only order side effects, which this graph does not have.
         node.input[:] = [name for name in node.input if not name.startswith("^")]
-    needed = _needed(made.node, fetches)
-    for at in reversed(range(len(made.node))):
-        if made.node[at].name not in needed or made.node[at].op == "Placeholder":
-            del made.node[at]
+    needed = _needed(result.node, fetches)
+    for index in reversed(range(len(result.node))):
+        if result.node[index].name not in needed or result.node[index].op == "Placeholder":
+            del result.node[index]
     if source == target:
-        return made
+        return result
     types = _Types(source, target)
     suffix = f"in_{target.name}"
-    names = {function.signature.name: f"{function.signature.name}_{suffix}" for function in made.library.function}
-    _retype(made.node, types, names, in_function=False)
-    for function in made.library.function:
+    names = {function.signature.name: f"{function.signature.name}_{suffix}" for function in result.library.function}
+    _retype(result.node, types, names, in_function=False)
+    for function in result.library.function:
         for argument in (*function.signature.input_arg, *function.signature.output_arg):
             argument.type = types.of(argument.type)
         renamed = _retype(function.node_def, types, {}, in_function=True)
@@ -40,14 +45,14 @@ def cast_graph(
             node.input[:] = [renamed.get(name, name) for name in node.input]
         for key, value in function.ret.items():
             function.ret[key] = renamed.get(value, value)
-    if made.library.function:
-        functions.define(made.library.SerializeToString(), suffix)
-        made.ClearField("library")
-    return made
+    if result.library.function:
+        functions.define(result.library.SerializeToString(), suffix)
+        result.ClearField("library")
+    return result
 
 
 def _needed(nodes: Any, fetches: Sequence[str]) -> set[str]:
-    """Returns the names of nodes that the fetches depend on."""
+    """Returns the names of the nodes that the fetches depend on."""
     inputs = {node.name: [name.split(":")[0] for name in node.input] for node in nodes}
     needed: set[str] = set()
     waiting = list(fetches)
@@ -68,7 +73,7 @@ class _Types:
 
 
 def _retype(nodes: Any, types: _Types, names: dict[str, str], in_function: bool) -> dict[str, str]:
-    """Retypes nodes in place, and returns the new names of outputs by their old ones."""
+    """Changes the types of nodes in place, and returns the new names of outputs by their old names."""
     renamed, casts = {}, []
     for node in nodes:
         op: str = node.op
@@ -77,7 +82,7 @@ def _retype(nodes: Any, types: _Types, names: dict[str, str], in_function: bool)
         if read is not None:
             attribute, output = read
             if node.attr[attribute].type == types.source.as_datatype_enum:
-                casts.append(_cast_of(node, f":{output}:0" * in_function, types))
+                casts.append(_cast_of(node, f":{output}:0" if in_function else "", types))
                 renamed[f"{casts[-1].name}:{output}:0"] = f"{casts[-1].name}:y:0"
             continue
         for value in node.attr.values():
@@ -87,7 +92,7 @@ def _retype(nodes: Any, types: _Types, names: dict[str, str], in_function: bool)
             elif kind == "func":
                 value.func.name = names.get(value.func.name, value.func.name)
             elif kind == "list":
-                value.list.type[:] = [types.of(each) for each in value.list.type]
+                value.list.type[:] = [types.of(number) for number in value.list.type]
                 for function in value.list.func:
                     function.name = names.get(function.name, function.name)
             elif kind == "tensor" and value.tensor.dtype == types.source.as_datatype_enum:
@@ -99,17 +104,20 @@ def _retype(nodes: Any, types: _Types, names: dict[str, str], in_function: bool)
 
 
 def _cast_of(node: Any, output: str, types: _Types) -> Any:
-    """Returns a cast with the name of a node that reads a variable, and renames the node."""
+    """Returns a cast of the value that a node reads from a variable.
+
+    The cast gets the node's name, and the node a new one.
+    """
     cast = type(node)()
     cast.name, cast.op = node.name, "Cast"
     node.name = f"{node.name}/read"
-    cast.input.append(node.name + output)  # Within functions outputs have names, in graphs none.
+    cast.input.append(node.name + output)  # References to outputs contain the output's name only in functions.
     cast.attr["SrcT"].type = types.source.as_datatype_enum
     cast.attr["DstT"].type = types.target.as_datatype_enum
     return cast
 
 
 def types_of(operations: Iterable[tf.Operation]) -> set[tf.DType]:
-    """Returns the floating types of 16 and 32 bits that operations compute."""
-    found = {output.dtype for operation in operations for output in operation.outputs}
-    return found & {tf.float16, tf.float32}
+    """Returns the types that operations compute, out of float16 and float32."""
+    types = {output.dtype for operation in operations for output in operation.outputs}
+    return types & {tf.float16, tf.float32}

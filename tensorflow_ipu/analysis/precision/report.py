@@ -1,4 +1,4 @@
-"""What float16 makes of a model: a report that can be read, saved and drawn."""
+"""The report on a model's float16 arithmetic: overflows and underflows of each tensor, loss scales and advice."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from tensorflow_ipu.analysis.precision.figures import (
 )
 from tensorflow_ipu.analysis.saved import SavedReport, read
 
-# Which share of the sum of magnitudes of a tensor may become 0, and may be subnormal.
+# The largest acceptable share of a tensor's sum of magnitudes that becomes 0, or that becomes subnormal.
 _MOST = 0.01
-# Steps to come have gradients that no step so far had: the advised scale leaves so many powers of two above.
+# Later steps may have larger gradients. The advised scale leaves room for this number of powers of two.
 _HEADROOM = 2
-# Scales that nobody needs: float16's range is 40 powers of two.
+# The limits of loss scales, as powers of two. The range of float16 is 40 powers of two.
 _LEAST_POWER, _GREATEST_POWER = -32, 32
 
 
 @dataclass(frozen=True)
 class Scales:
-    """The loss scales that fit, all powers of two.
+    """The loss scales that are suitable, all powers of two.
 
     Attributes:
-      least: The least with which no tensor of gradients loses more than a hundredth of its sum of magnitudes to 0.
-      greatest: The greatest with which no gradient overflows.
-      advised: The one to take: with it no more than a hundredth is subnormal either, where that leaves the gradients of
-        steps to come two powers of two to grow by. The greatest where none fits.
+      least: The smallest scale that lets no tensor of gradients lose more than 1 % of its sum of magnitudes to 0.
+      greatest: The largest scale that lets no gradient overflow.
+      advised: The recommended scale. If possible, at most 1 % of each tensor is subnormal, and gradients of later steps
+        may grow by two powers of two. If no scale is suitable, it is `greatest`.
     """
 
     least: float
@@ -51,44 +51,51 @@ class Scales:
 
     @property
     def fit(self) -> bool:
-        """Whether any scale fits."""
+        """True if any scale is suitable."""
         return self.least <= self.greatest
 
 
 def scales_for(gradients: Sequence[Figures]) -> Scales:
-    known = [each for each in gradients if each.largest > 0]
-    if not known:
+    """Returns the suitable loss scales for tensors of gradients.
+
+    A scale 2 ** p adds p to all exponents. For example, gradients have exponents from -30 to -10. Float16 has normal
+    values from 2 ** -14 on, subnormal values from 2 ** -24 on, and ends below 2 ** 16. Then p = 5 avoids zeros (a value
+    with exponent -25 rounds up to 2 ** -24), p = 16 avoids subnormal values, and p = 25 is the last without an
+    overflow. The advised power is 16, which also leaves `_HEADROOM` powers below the last.
+    """
+    nonzero = [figures for figures in gradients if figures.largest > 0]
+    if not nonzero:
         return Scales(1.0, 1.0, 1.0)
-    greatest = math.floor(math.log2(LARGEST / max(each.largest for each in known)))
+    greatest = math.floor(math.log2(LARGEST / max(figures.largest for figures in nonzero)))
     greatest = min(max(greatest, _LEAST_POWER), _GREATEST_POWER)
-    # A number of the exponent below the smallest is rounded up to it.
-    least = max(_power_keeping(each, SMALLEST - 1) for each in known)
-    whole = max(_power_keeping(each, SMALLEST_NORMAL) for each in known)
-    advised = min(max(min(max(whole, 0), greatest - _HEADROOM), least), greatest)
+    # Values with the exponent `SMALLEST - 1` round up to the smallest subnormal value.
+    least = max(_least_power(figures, SMALLEST - 1) for figures in nonzero)
+    normal = max(_least_power(figures, SMALLEST_NORMAL) for figures in nonzero)
+    advised = min(max(min(max(normal, 0), greatest - _HEADROOM), least), greatest)
     return Scales(2.0**least, 2.0**greatest, 2.0**advised)
 
 
 def saved_by(figures: Figures, scale: float) -> bool:
-    """Returns True if a tensor of gradients loses at most a hundredth of its sum with this scale."""
-    return _power_keeping(figures, SMALLEST - 1) <= math.log2(scale)
+    """Returns True if a tensor of gradients loses at most 1 % of its sum of magnitudes to 0 with this scale."""
+    return _least_power(figures, SMALLEST - 1) <= math.log2(scale)
 
 
-def _power_keeping(figures: Figures, exponent: int) -> int:
-    """Returns the least power of two that leaves at most a hundredth of the sum of magnitudes below an exponent."""
+def _least_power(figures: Figures, exponent: int) -> int:
+    """Returns the smallest p for which a scale 2 ** p leaves at most 1 % of the magnitudes' sum below an exponent."""
     power = _LEAST_POWER
     while power < _GREATEST_POWER and figures.weight_below(exponent - power) > _MOST:
         power += 1
     return power
 
 
-# Of a tensor's numbers or sum, what is not worth a word.
+# Losses up to this share of a tensor's values, or of their sum of magnitudes, are not reported.
 _FEW = 0.01
-# Which share of weights may be stuck before there is advice on it.
+# A larger share of stuck weights causes advice.
 _STUCK = 0.25
 
 
 def float32_layers(report: PrecisionReport) -> tuple[str, ...]:
-    """Returns the layers that need float32 by the counts, in their order."""
+    """Returns the layers that need float32 according to the counts, in the report's order."""
     layers = [row.layer for row, _ in _origins(report)]
     layers += [row.layer for row in report.of([ACTIVATION]) if row.total.weight_below(SMALLEST - 1) > _FEW]
     layers += _unsaved(report)
@@ -97,7 +104,7 @@ def float32_layers(report: PrecisionReport) -> tuple[str, ...]:
 
 
 def sentences(report: PrecisionReport) -> Iterator[str]:
-    """Yields the advice, the most important first."""
+    """Yields the sentences of the advice, most important first."""
     yield from _on_activations(report)
     yield from _on_scale(report)
     yield from _on_updates(report)
@@ -106,48 +113,51 @@ def sentences(report: PrecisionReport) -> Iterator[str]:
 
 
 def _origins(report: PrecisionReport) -> list[tuple[TensorRow, bool]]:
-    """Returns the activations where overflows begin, and whether float32 has them beyond float16 too."""
-    found, seen = [], False
+    """Returns the activations that cause overflows, each with True if its float32 values exceed float16 too.
+
+    An activation that overflows only in float16 is an origin if no activation before it overflows.
+    """
+    origins, has_overflowed = [], False
     for row in report.of([ACTIVATION]):
         figures = row.total
         if figures.beyond:
-            found.append((row, True))
-        elif figures.infinite and not seen:
-            found.append((row, False))
-        seen = seen or figures.infinite > 0
-    return found
+            origins.append((row, True))
+        elif figures.infinite and not has_overflowed:
+            origins.append((row, False))
+        has_overflowed = has_overflowed or figures.infinite > 0
+    return origins
 
 
 def _on_activations(report: PrecisionReport) -> Iterator[str]:
-    told = set()
-    for row, beyond in _origins(report):
-        told.add(row.layer)
-        top = _power(row.total.largest_exponent)
-        if beyond:
+    reported = set()
+    for row, exceeds in _origins(report):
+        reported.add(row.layer)
+        limit = _power(row.total.largest_exponent)
+        if exceeds:
             yield (
-                f"`{row.layer}` computes numbers up to {top}, and float16 ends at 65504: compute it in float32"
+                f"`{row.layer}` computes values up to {limit}, but float16 ends at 65504: compute it in float32"
                 " (`dtype='float32'`), or make its inputs or weights smaller"
             )
         else:
             yield (
-                f"`{row.layer}` overflows within, though its result is at most {top}: compute it in float32"
+                f"`{row.layer}` overflows within, though its result is at most {limit}: compute it in float32"
                 " (`dtype='float32'`)"
             )
     for row in report.of([ACTIVATION]):
-        if row.total.weight_below(SMALLEST - 1) > _FEW and row.layer not in told:
-            told.add(row.layer)
+        if row.total.weight_below(SMALLEST - 1) > _FEW and row.layer not in reported:
+            reported.add(row.layer)
             yield (
-                f"`{row.layer}` computes numbers below {_power(row.total.largest_exponent)}, many of which float16 rounds to"
-                " 0: compute it in float32 (`dtype='float32'`), or make its results larger"
+                f"`{row.layer}` computes values below {_power(row.total.largest_exponent)}, and float16 rounds many of"
+                " them to 0: compute it in float32 (`dtype='float32'`), or make its results larger"
             )
-    others = [layer for layer in report.float32_layers if layer not in told | _unsaved(report)]
-    if others and told:
-        names = ", ".join(f"`{layer}`" for layer in others)
-        yield f"{names} would then get numbers that are beyond float16: compute in float32 as well"
+    remaining = [layer for layer in report.float32_layers if layer not in reported | _unsaved(report)]
+    if remaining and reported:
+        names = ", ".join(f"`{layer}`" for layer in remaining)
+        yield f"{names} would then receive values beyond float16: compute in float32 as well"
 
 
 def _unsaved(report: PrecisionReport) -> set[str]:
-    """Returns the layers whose gradients no loss scale keeps together with the others."""
+    """Returns the layers whose gradients vanish with the largest scale that the other gradients allow."""
     scales = report.scales
     if scales.fit:
         return set()
@@ -159,30 +169,30 @@ def _on_scale(report: PrecisionReport) -> Iterator[str]:
     if not any(row.total.largest for row in gradients):
         return
     lost = [row for row in gradients if not saved_by(row.total, report.loss_scale)]
-    now, advised = scale_text(report.loss_scale), scale_text(scales.advised)
+    current, advised = scale_text(report.loss_scale), scale_text(scales.advised)
     least, greatest = scale_text(scales.least), scale_text(scales.greatest)
     if not scales.fit:
         unsaved = _unsaved(report)
         layers = dict.fromkeys(row.layer for row in gradients if row.layer in unsaved)
         worst = ", ".join(f"`{layer}`" for layer in layers)
         yield (
-            f"no loss scale fits all gradients: below {least} some vanish, and above {greatest} others overflow. Take"
+            f"no loss scale fits all gradients: below {least} some vanish, and above {greatest} others overflow. Use"
             f" {advised}, and compute {worst} in float32 (`dtype='float32'`)"
         )
     elif scales.greatest < report.loss_scale:
-        yield f"with the loss scale {now} gradients overflow: take {advised}; from {least} to {greatest} fit"
+        yield f"with the loss scale {current} gradients overflow: use {advised}; scales from {least} to {greatest} fit"
     elif lost:
         yield (
-            f"with the loss scale {now}, {len(lost)} of {len(gradients)} tensors of gradients lose more than a hundredth of"
-            f" their sum to 0: take {advised}; from {least} to {greatest} fit"
+            f"with the loss scale {current}, {len(lost)} of {len(gradients)} tensors of gradients lose more than 1% of"
+            f" their sum to 0: use {advised}; scales from {least} to {greatest} fit"
         )
     elif scales.advised > report.loss_scale:
         yield (
-            f"the loss scale {now} fits, but leaves gradients among the subnormal numbers, which have fewer digits:"
-            f" {advised} would not"
+            f"the loss scale {current} fits, but some gradients are subnormal, which reduces their precision:"
+            f" {advised} avoids that"
         )
     else:
-        yield f"the loss scale {now} fits: from {least} to {greatest} do"
+        yield f"the loss scale {current} fits, as all scales from {least} to {greatest} do"
 
 
 def _on_updates(report: PrecisionReport) -> Iterator[str]:
@@ -190,15 +200,15 @@ def _on_updates(report: PrecisionReport) -> Iterator[str]:
     if not stuck:
         return
     worst = max(stuck, key=lambda row: row.stuck)
-    many = f"{worst.stuck:.0%} of the updates of `{worst.layer}/{worst.name}`, and many of {len(stuck)} tensors in all"
+    updates = f"{worst.stuck:.0%} of the updates of `{worst.layer}/{worst.name}`, and many of {len(stuck)} tensors,"
     if report.half_weights:
         yield (
-            f"{many}, change nothing: they are too small for weights of float16. Keep weights in float32"
+            f"{updates} change nothing: they are too small for float16 weights. Store the weights in float32"
             " (`keras.mixed_precision.set_global_policy('mixed_float16')`), or round stochastically"
             " (`IPUConfig.floating_point_behaviour.esr`)"
         )
     else:
-        yield f"{many}, would change nothing if weights were float16: leave those in float32, or round stochastically"
+        yield f"{updates} would change nothing if weights were float16: keep them in float32, or round stochastically"
 
 
 def _on_trial(report: PrecisionReport) -> str:
@@ -206,8 +216,9 @@ def _on_trial(report: PrecisionReport) -> str:
     assert trial is not None
     layers = f", {', '.join(f'`{name}`' for name in trial.single)} in float32" if trial.single else ""
     return (
-        f"tried on the last step, with the loss scale {scale_text(trial.scale)}{layers}: {trial.overflowing} of"
-        f" {trial.tensors} tensors overflow, {trial.vanishing} of {trial.gradients} tensors of gradients vanish in part"
+        f"trial of this advice on the last step, with the loss scale {scale_text(trial.scale)}{layers}:"
+        f" {trial.overflowing} of {trial.tensors} tensors overflow, {trial.vanishing} of {trial.gradients} tensors of"
+        " gradients vanish in part"
     )
 
 
@@ -221,16 +232,15 @@ def _power(exponent: int | None) -> str:
 
 @dataclass(frozen=True)
 class Trial:
-    """The advice, tried on the last of the steps: once more in float16, with the advised scale and layers.
+    """A trial of the advice: the last step in float16 again, with the advised loss scale and float32 layers.
 
     Attributes:
       scale: The loss scale.
-      single: The layers that computed in float32.
-      overflowing: How many tensors overflow, of which `tensors` there are.
-      vanishing: How many tensors of gradients, of which there are `gradients`, lose more than a hundredth of their numbers
-        to 0.
-      tensors: How many tensors there are.
-      gradients: How many of them are gradients.
+      single: The layers that compute in float32.
+      overflowing: The number of tensors that overflow.
+      vanishing: The number of tensors of gradients that lose more than 1 % of their values to 0.
+      tensors: The number of tensors.
+      gradients: The number of tensors of gradients.
     """
 
     scale: float
@@ -243,16 +253,18 @@ class Trial:
 
 @dataclass(frozen=True)
 class PrecisionReport(SavedReport):
-    """What float16 made of some steps of a model, beside float32. Print it, `save` it, or ask for `scales` and `advice`.
+    """The comparison of some steps of a model or function in float16 with the same steps in float32.
+
+    Print the report or `save` it. `scales` and `advice` are computed from its counts.
 
     Attributes:
       program: The name of the model or function.
-      device: Where float16 was computed.
+      device: The device that computed float16.
       loss_scale: The scale of the loss in float16.
-      rows: The tensors: layer by layer, in the order in which they are computed.
+      rows: The tensors, layer by layer, in the order of computation.
       losses: The loss of each step, in float32 and in float16.
-      half_weights: Whether weights are float16.
-      trial: The advice, tried; None where there was none to try.
+      half_weights: Whether the weights are float16.
+      trial: The trial of the advice; None if there is no advice that a trial could test.
     """
 
     _SCHEMA: ClassVar[int] = 1
@@ -267,36 +279,36 @@ class PrecisionReport(SavedReport):
 
     @property
     def steps(self) -> int:
-        """How many steps were run."""
+        """The number of steps that were run."""
         return max((len(row.steps) for row in self.rows), default=0)
 
     @property
     def scales(self) -> Scales:
-        """The loss scales that would fit, by the gradients in float32."""
+        """The suitable loss scales, computed from the gradients in float32."""
         return scales_for([row.total for row in self.rows if row.kind in GRADIENTS])
 
     @property
     def float32_layers(self) -> tuple[str, ...]:
-        """The layers that are to compute in float32."""
+        """The layers that should compute in float32."""
         return float32_layers(self) if self.trial is None else self.trial.single
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to do, a sentence each."""
+        """The advice, a sentence each, most important first."""
         return tuple(sentences(self))
 
     def of(self, kinds: Sequence[str]) -> list[TensorRow]:
-        """The tensors of some kinds."""
+        """Returns the rows of tensors of the given kinds."""
         return [row for row in self.rows if row.kind in kinds]
 
     def __str__(self) -> str:
         return report_text(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of the report in lists, dictionaries, numbers and text; None for a loss that is no finite number."""
+        """Returns the report as a dictionary that JSON can encode, with None for a loss that is not finite."""
         losses = [[loss if math.isfinite(loss) else None for loss in step] for step in self.losses]
-        more = {"losses": losses, "scales": dataclasses.asdict(self.scales), "advice": [*self.advice]}
-        return {"schema": self._SCHEMA, **dataclasses.asdict(self), **more}
+        computed = {"losses": losses, "scales": dataclasses.asdict(self.scales), "advice": [*self.advice]}
+        return {"schema": self._SCHEMA, **dataclasses.asdict(self), **computed}
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> PrecisionReport:
@@ -305,16 +317,20 @@ class PrecisionReport(SavedReport):
         return read(cls, {name: values[name] for name in fields} | {"losses": losses})
 
     def __repr__(self) -> str:
-        found = sum(row.total.infinite > 0 for row in self.rows)
-        steps = f"{self.steps} step{'s' * (self.steps != 1)}"
+        overflowing = sum(row.total.infinite > 0 for row in self.rows)
         scale = scale_text(self.scales.advised)
-        return f"<PrecisionReport of {self.program}, {steps}: {found} of {len(self.rows)} tensors overflow, loss scale {scale}>"
+        counts = f"{overflowing} of {len(self.rows)} tensors overflow"
+        return f"<PrecisionReport of {self.program}, {_steps_text(self)}: {counts}, loss scale {scale}>"
+
+
+def _steps_text(report: PrecisionReport) -> str:
+    return "1 step" if report.steps == 1 else f"{report.steps} steps"
 
 
 _WIDTH = 118
 _NAME = 40
 _SHADES = " .:-=+*#%@"
-# The exponents that a row of text shows, two a letter.
+# The range of exponents that a row of text shows, with a character for each two.
 _FROM, _TO = -40, 23
 
 
@@ -323,12 +339,12 @@ def report_text(report: PrecisionReport) -> str:
 
 
 def _lines(report: PrecisionReport) -> Iterator[str]:
-    steps = f"{report.steps} step{'s' * (report.steps != 1)}"
     scale = scale_text(report.loss_scale)
+    steps = _steps_text(report)
     yield f"{report.program}: {steps} in float32, and in float16 on {report.device} with the loss scale {scale}"
     if report.losses:
         losses = ", ".join(f"{single:.4g} ({half:.4g})" for single, half in report.losses[:6])
-        yield f"  losses of float32 (of float16): {losses}{', ...' * (len(report.losses) > 6)}"
+        yield f"  losses of float32 (of float16): {losses}{', ...' if len(report.losses) > 6 else ''}"
     for sentence in report.advice:
         yield from textwrap.wrap(sentence, _WIDTH, initial_indent="  * ", subsequent_indent="    ")
     yield ""
@@ -343,7 +359,7 @@ def _lines(report: PrecisionReport) -> Iterator[str]:
             yield f"{layer}"
         yield _row_line(row)
     yield ""
-    yield "- is 0 in float16, s is subnormal, n is normal, ! is beyond it; shares are of the elements in float16"
+    yield "- is 0 in float16, s is subnormal, n is normal, ! is beyond float16; shares are of the elements in float16"
 
 
 def _row_line(row: TensorRow) -> str:
@@ -352,12 +368,12 @@ def _row_line(row: TensorRow) -> str:
     if len(name) > _NAME:
         name = f"{name[: _NAME - 3]}..."
     stuck = f"  {row.stuck:.0%} stuck" if row.kind == UPDATE else ""
-    shares = " ".join(f"{_share(each):>7}" for each in (total.overflow, total.underflow, total.subnormals))
+    shares = " ".join(f"{_share(share):>7}" for share in (total.overflow, total.underflow, total.subnormals))
     return f"{name:<{_NAME}} {shares}  {span_text(total):<11} [{_strip(total)}]{stuck}"
 
 
 def span_text(figures: Figures) -> str:
-    """Returns the exponents of the smallest and of the largest magnitude."""
+    """Returns the exponents of the smallest and the largest magnitude, such as `-12 to 3`."""
     if figures.smallest_exponent is None:
         return "all 0"
     return f"{figures.smallest_exponent} to {figures.largest_exponent}"
@@ -370,22 +386,27 @@ def _share(share: float) -> str:
 
 
 def _strip(figures: Figures) -> str:
-    """Returns a letter for each two exponents; more numbers have a darker one."""
-    counts = [sum(figures.exponents[at - LOWEST : at - LOWEST + 2]) for at in range(_FROM, _TO, 2)]
+    """Returns a histogram with a character for each two exponents. A darker character means more values."""
+    counts = [sum(figures.exponents[begin - LOWEST : begin - LOWEST + 2]) for begin in range(_FROM, _TO, 2)]
     counts[0] += sum(figures.exponents[: _FROM - LOWEST])
     counts[-1] += sum(figures.exponents[_TO + 1 - LOWEST : HIGHEST + 1 - LOWEST])
-    most = max(counts) or 1
-    return "".join(_SHADES[-(-(len(_SHADES) - 1) * count // most)] for count in counts)
+    largest = max(counts) or 1
+    return "".join(_SHADES[-(-(len(_SHADES) - 1) * count // largest)] for count in counts)
 
 
-# Each is a program to compile.
+# The most programs that a trial compiles.
 _MOST_TRIALS = 8
 
 
 def trial_of(
     report: PrecisionReport, single: Values, compute: Callable[[float, Sequence[str]], Values]
 ) -> PrecisionReport:
-    """Returns the report after a trial of its advice, if that differs from the run."""
+    """Returns the report with a trial of its advice. Returns it unchanged if the run already followed the advice.
+
+    `compute` runs the last step in float16 with a loss scale and float32 layers. `single` are the tensors of that step
+    in float32. If a layer overflows in the trial, the first such layer is added to the float32 layers, and the trial
+    repeats.
+    """
     scales, layers = report.scales, list(report.float32_layers)
     fits = scales.fit and scales.least <= report.loss_scale <= scales.greatest
     scale = report.loss_scale if fits and scales.advised <= report.loss_scale else scales.advised
@@ -394,18 +415,19 @@ def trial_of(
     order = [row.layer for row in report.of([ACTIVATION])]
     figures: dict[Key, Figures] = {}
     for _ in range(_MOST_TRIALS):
-        tried = compute(scale, layers)
-        figures = {key: figures_of(single[key], value) for key, value in tried.items() if key in single}
-        found = {layer for (layer, kind, _), each in figures.items() if kind == ACTIVATION and each.infinite}
-        if not (found := found - set(layers)):
+        values = compute(scale, layers)
+        figures = {key: figures_of(single[key], value) for key, value in values.items() if key in single}
+        activations = {key[0]: counts for key, counts in figures.items() if key[1] == ACTIVATION and counts.infinite}
+        overflowing = activations.keys() - set(layers)
+        if not overflowing:
             break
-        layers.append(min(found, key=order.index))
-    gradients = {key: each for key, each in figures.items() if key[1] in GRADIENTS}
+        layers.append(min(overflowing, key=order.index))
+    gradients = [counts for key, counts in figures.items() if key[1] in GRADIENTS]
     trial = Trial(
         scale=scale,
         single=tuple(sorted(layers, key=[row.layer for row in report.rows].index)),
-        overflowing=sum(each.infinite > 0 for each in figures.values()),
-        vanishing=sum(each.underflow > _FEW and not saved_by(each, scale) for each in gradients.values()),
+        overflowing=sum(counts.infinite > 0 for counts in figures.values()),
+        vanishing=sum(counts.underflow > _FEW and not saved_by(counts, scale) for counts in gradients),
         tensors=len(figures),
         gradients=len(gradients),
     )

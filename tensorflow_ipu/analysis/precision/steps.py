@@ -1,4 +1,4 @@
-"""Steps of a function in float32 and in float16, for a report."""
+"""Runs steps of a model or function in float32 and in float16, for a precision report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tensorflow_ipu._base.types import Nested
 
-# These compute no number that was not there before.
+# Operations that only copy, move or select values of their operands.
 _NAMES = """
     BroadcastTo Cast ConcatV2 Const ExpandDims Fill Gather GatherV2 Identity IdentityN OnesLike Pack Pad PadV2
     Placeholder PreventGradient ReadVariableOp Relu Reshape ResourceGather Reverse ReverseV2 Select SelectV2
@@ -46,20 +46,20 @@ _NO_SCOPE = "(no scope)"
 
 
 class _FunctionSteps:
-    """Runs steps of a function, and beside each the same step in float32 and in float16."""
+    """Runs steps of a function, and for each step the function's graph in float32 and in float16."""
 
     def __init__(self, function: Any, run: Callable[[Callable[..., Any], Sequence[Any]], Any]) -> None:
         self._function = function
         self._run = run
 
     def report(self, batches: Iterable[tuple[Nested, ...]], loss_scale: float, device: str) -> PrecisionReport:
-        """Runs a step for each tuple of arguments, and restores the variables."""
-        count, cast, before = Count(), None, []
+        """Returns the report of a step for each tuple of arguments. Variables are restored at the end."""
+        count, cast, originals = Count(), None, []
         for batch in batches:
             arguments = tf.nest.map_structure(tf.convert_to_tensor, batch)
             if cast is None:
                 cast = _CastFunctions(self._function, arguments)
-                before = [each.numpy().copy() for each in cast.variables]
+                originals = [variable.numpy().copy() for variable in cast.variables]
             single = cast.compute(tf.float32, arguments, self._run)
             for key in single:
                 if key[1] == GRADIENT:
@@ -68,60 +68,64 @@ class _FunctionSteps:
             self._run(self._function, arguments)
         if cast is None:
             raise ValueError("`data` has no batch: a report needs at least one")
-        for variable, value in zip(cast.variables, before, strict=True):
+        for variable, value in zip(cast.variables, originals, strict=True):
             variable.assign(value)
         name = getattr(self._function.python_function, "__name__", "a function")
         return PrecisionReport(name, device, loss_scale, cast.in_order(count.rows()), ())
 
 
 class _CastFunctions:
-    """A function's graph in both types: its own, and the other."""
+    """A function's graph in float32 and in float16."""
 
     def __init__(self, function: Any, arguments: Nested) -> None:
         self._concrete = function.get_concrete_function(*arguments)
         graph = self._concrete.graph
-        operations = [each for each in graph.get_operations() if each.type not in _MOVES]
+        operations = [operation for operation in graph.get_operations() if operation.type not in _MOVES]
         types = types_of(operations)
         if not types:
             raise ValueError("the function computes no tensors of float16 or float32")
-        # Where there is float16, the rest is float32 on purpose, and is compared with itself.
-        self._own = tf.float16 if tf.float16 in types else tf.float32
-        self._watched = [each for each in operations if len(each.outputs) == 1 and each.outputs[0].dtype == self._own]
-        self._keys = [_key(each) for each in self._watched]
+        # In a function of mixed precision, the float32 part is intended. Only its float16 part is cast and compared.
+        self._dtype = tf.float16 if tf.float16 in types else tf.float32
+        self._watched = [
+            operation
+            for operation in operations
+            if len(operation.outputs) == 1 and operation.outputs[0].dtype == self._dtype
+        ]
+        self._keys = [_key(operation) for operation in self._watched]
         self._definition = graph.as_graph_def()
-        self._made: dict[tf.DType, Any] = {}
+        self._functions: dict[tf.DType, Any] = {}
         self.variables = list(graph.variables)
 
     def compute(self, dtype: tf.DType, arguments: Nested, run: Callable[..., Any]) -> Values:
-        """Returns the tensors of a step in a type."""
-        if dtype not in self._made:
-            self._made[dtype] = self._cast_to(dtype)
-        flat = [each for each in tf.nest.flatten(arguments) if tf.is_tensor(each)]
-        tensors = run(self._made[dtype], [*flat, *self._concrete.captured_inputs])
-        return dict(zip(self._keys, (np.asarray(each) for each in tensors), strict=True))
+        """Returns the watched tensors of a step that is computed in `dtype`."""
+        if dtype not in self._functions:
+            self._functions[dtype] = self._cast_to(dtype)
+        flat = [argument for argument in tf.nest.flatten(arguments) if tf.is_tensor(argument)]
+        tensors = run(self._functions[dtype], [*flat, *self._concrete.captured_inputs])
+        return dict(zip(self._keys, (np.asarray(tensor) for tensor in tensors), strict=True))
 
     def _cast_to(self, dtype: tf.DType) -> Any:
-        names = [each.name for each in self._watched]
-        definition = cast_graph(self._definition, names, self._own, dtype)
-        inputs = [each.op.name for each in self._concrete.graph.inputs]
+        names = [operation.name for operation in self._watched]
+        definition = cast_graph(self._definition, names, self._dtype, dtype)
+        inputs = [tensor.op.name for tensor in self._concrete.graph.inputs]
         used = {name.split(":")[0] for node in definition.node for name in node.input}
 
         def step(*flat: tf.Tensor) -> list[tf.Tensor]:
-            values = [tf.cast(each, dtype) if each.dtype == self._own else each for each in flat]
-            known = {name: value for name, value in zip(inputs, values, strict=True) if name in used}
+            values = [tf.cast(tensor, dtype) if tensor.dtype == self._dtype else tensor for tensor in flat]
+            input_map = {name: value for name, value in zip(inputs, values, strict=True) if name in used}
             return tf.graph_util.import_graph_def(
-                definition, input_map=known, return_elements=[f"{name}:0" for name in names], name=""
+                definition, input_map=input_map, return_elements=[f"{name}:0" for name in names], name=""
             )
 
         return tf.function(step, jit_compile=True, autograph=False)
 
     def in_order(self, rows: Sequence[TensorRow]) -> tuple[TensorRow, ...]:
-        """Returns the rows scope by scope, in the order in which scopes begin to compute."""
+        """Returns the rows scope by scope, ordered by the first operation of each scope."""
         return _in_order(rows, [(layer, kind) for layer, kind, _ in self._keys])
 
 
 def _in_order(rows: Sequence[TensorRow], computed: Sequence[tuple[str, str]]) -> tuple[TensorRow, ...]:
-    """Orders rows by the first activation of their layers, then by kind."""
+    """Returns the rows ordered by the first activation of their layers, then by kind."""
     layers = [layer for layer, kind in computed if kind == ACTIVATION] + [layer for layer, _ in computed]
     return tuple(sorted(rows, key=lambda row: (layers.index(row.layer), KINDS.index(row.kind))))
 
@@ -133,14 +137,14 @@ def _key(operation: tf.Operation) -> Key:
         if name.startswith(prefix):
             name, kind = name.removeprefix(prefix), GRADIENT
     parts = name.split("/")
-    # The gradient of an operation is named after it: `dense/MatMul/MatMul_1`, `dense/MatMul_grad/MatMul`.
+    # The name of a gradient contains the name of its operation: `dense/MatMul/MatMul_1`, `dense/MatMul_grad/MatMul`.
     depth = 2 if kind == GRADIENT else 1
     scope = "/".join(parts[:-depth])
     return scope or _NO_SCOPE, kind, "/".join(parts[-depth:])
 
 
 class _ModelSteps:
-    """Runs steps of a model: each in float32, which updates the weights, and beside it in float16, which does not."""
+    """Runs steps of a model, each first in float16 and then in float32. Only the float32 step updates the weights."""
 
     def __init__(self, model: keras.Model, run: Callable[[Callable[..., Any], Sequence[Any]], Any]) -> None:
         self._model = model
@@ -148,19 +152,20 @@ class _ModelSteps:
         self._functions: dict[object, tuple[Any, list[Key]]] = {}
 
     def report(self, batches: Iterable[Nested], loss_scale: float, device: str) -> PrecisionReport:
-        before = state = self._state()
+        """Returns the report of a step for each batch. The model's variables are restored at the end."""
+        originals = values = self._variable_values()
         count, losses = Count(), []
         batch: Nested = None
         single: Values = {}
         try:
             for batch in batches:
-                state = self._state()
+                values = self._variable_values()
                 half_loss, half = self._computed(batch, scale=loss_scale)
-                self._assign(state)  # Layers may keep what they see, such as means.
+                self._assign(values)  # Layers such as batch normalization update variables in the forward pass.
                 loss, single = self._computed(batch)
                 losses.append((float(loss), float(half_loss)))
                 count.step(single, half)
-                count.updates(*self._update_since(state, single))
+                count.updates(*self._update_since(values, single))
             if not losses:
                 raise ValueError("`data` has no batch: a report needs at least one")
             half_weights = any(weight.dtype == "float16" for weight in self._model.trainable_variables)
@@ -168,71 +173,79 @@ class _ModelSteps:
             rows = _in_order(rows, [(row.layer, row.kind) for row in rows])
             report = PrecisionReport(self._model.name, device, loss_scale, rows, tuple(losses), half_weights)
 
-            def tried(scale: float, layers: Sequence[str]) -> Values:
-                self._assign(state)
+            def repeat_last_step(scale: float, layers: Sequence[str]) -> Values:
+                self._assign(values)
                 return self._computed(batch, scale=scale, single=layers)[1]
 
-            return trial_of(report, single, tried)
+            return trial_of(report, single, repeat_last_step)
         finally:
-            self._assign(before)
+            self._assign(originals)
 
     def _computed(self, batch: Nested, scale: float | None = None, single: Sequence[str] = ()) -> tuple[Any, Values]:
-        """Returns the loss and the tensors of a step: in float16 with a scale; without one in float32, with the update."""
+        """Returns the loss and the tensors of a step.
+
+        With a `scale`, the step computes in float16, except for the layers `single`. Without one, it computes in
+        float32 and updates the weights.
+        """
         key = (scale, tuple(single))
         if key not in self._functions:
             self._functions[key] = self._function(scale, single)
         function, keys = self._functions[key]
         loss, tensors = self._run(function, tf.nest.map_structure(tf.convert_to_tensor, tuple(batch)))
-        return loss, dict(zip(keys, (np.asarray(each) for each in tensors), strict=True))
+        return loss, dict(zip(keys, (np.asarray(tensor) for tensor in tensors), strict=True))
 
     def _function(self, scale: float | None, single: Sequence[str]) -> tuple[Any, list[Key]]:
         keys: list[Key] = []
         model = self._model
 
         def step(*batch: Any) -> Any:
-            made = tensor_probes.probed_step(model, batch, scale is not None, 1.0 if scale is None else scale, single)
+            probed = tensor_probes.probed_step(model, batch, scale is not None, 1.0 if scale is None else scale, single)
             tensors: dict[Key, tf.Tensor] = {}
             for kind, owners, values in (
-                (ACTIVATION, made.activations, [each.tensor for each in made.activations]),
-                (GRADIENT, made.activations, made.gradients),
-                (WEIGHT_GRADIENT, made.weights, made.weight_gradients),
+                (ACTIVATION, probed.activations, [activation.tensor for activation in probed.activations]),
+                (GRADIENT, probed.activations, probed.gradients),
+                (WEIGHT_GRADIENT, probed.weights, probed.weight_gradients),
             ):
-                known = ((owner, value) for owner, value in zip(owners, values, strict=True) if value is not None)
-                tensors.update({(owner.layer, kind, owner.name): value for owner, value in known})
+                pairs = ((owner, value) for owner, value in zip(owners, values, strict=True) if value is not None)
+                tensors.update({(owner.layer, kind, owner.name): value for owner, value in pairs})
             keys[:] = tensors
             if scale is None:
-                tensor_probes.update(model, made.weight_gradients)
-            return made.loss, list(tensors.values())
+                tensor_probes.update(model, probed.weight_gradients)
+            return probed.loss, list(tensors.values())
 
         return tf.function(step, jit_compile=True, autograph=False), keys
 
-    def _update_since(self, state: Sequence[Any], single: Values) -> tuple[Values, Values, Mapping[Key, float]]:
-        """Returns the weights before a step, its updates, and the share of each that is lost in float16."""
+    def _update_since(self, values: Sequence[Any], single: Values) -> tuple[Values, Values, Mapping[Key, float]]:
+        """Returns the weights before a step, their updates, and the share of each that changes nothing in float16.
+
+        `values` are the values of all variables before the step, and `single` its tensors in float32.
+        """
         weights: Values = {}
         updates: Values = {}
         stuck: dict[Key, float] = {}
-        trained = {id(weight): at for at, weight in enumerate(self._model.variables)}
+        indices = {id(weight): index for index, weight in enumerate(self._model.variables)}
         for owner, weight in zip(tensor_probes.weights_of(self._model), self._model.trainable_variables, strict=True):
-            before = state[trained[id(weight)]].astype(np.float32)
-            after = np.asarray(tf.convert_to_tensor(weight), np.float32)
+            old = values[indices[id(weight)]].astype(np.float32)
+            new = np.asarray(tf.convert_to_tensor(weight), np.float32)
             key = (owner.layer, UPDATE, owner.name)
-            weights[owner.layer, WEIGHT, owner.name] = before
-            updates[key] = after - before
+            weights[owner.layer, WEIGHT, owner.name] = old
+            updates[key] = new - old
             if weight.dtype == "float16":
-                moves = single.get((owner.layer, WEIGHT_GRADIENT, owner.name), updates[key]) != 0
-                stays = after == before
+                should_change = single.get((owner.layer, WEIGHT_GRADIENT, owner.name), updates[key]) != 0
+                is_unchanged = new == old
             else:
-                moves, half = updates[key] != 0, before.astype(np.float16)
+                should_change, half = updates[key] != 0, old.astype(np.float16)
                 with np.errstate(over="ignore"):
-                    stays = (half.astype(np.float32) + updates[key]).astype(np.float16) == half
-            stuck[key] = float(np.count_nonzero(moves & stays) / max(1, np.count_nonzero(moves)))
+                    is_unchanged = (half.astype(np.float32) + updates[key]).astype(np.float16) == half
+            share = np.count_nonzero(should_change & is_unchanged) / max(1, np.count_nonzero(should_change))
+            stuck[key] = float(share)
         return weights, updates, stuck
 
-    def _state(self) -> list[Any]:
+    def _variable_values(self) -> list[Any]:
         return [np.array(tf.convert_to_tensor(variable)) for variable in tensor_probes.variables_of(self._model)]
 
-    def _assign(self, state: Sequence[Any]) -> None:
-        for variable, value in zip(tensor_probes.variables_of(self._model), state, strict=True):
+    def _assign(self, values: Sequence[Any]) -> None:
+        for variable, value in zip(tensor_probes.variables_of(self._model), values, strict=True):
             variable.assign(value)
 
 
@@ -244,25 +257,27 @@ def precision_report(
     batch_size: int = 32,
     loss_scale: float = 1.0,
 ) -> PrecisionReport:
-    """Runs some steps in float32, and beside each the same in float16, and tells what float16 makes of each tensor.
+    """Runs steps in float32 and in float16, and reports the overflows, underflows and gradients of each tensor.
 
-    A step of float16 begins with the weights of float32. A model that was made in a strategy's scope, and a function in
-    one, computes float16 on the strategy's device, as that is configured; exceptions of floating point do not stop it
-    here. Others are compiled by XLA, whose float16 is that of IEEE 754.
+    Each float16 step begins with the weights of the float32 step. If a model was created in a strategy's scope, or a
+    function is called in one, float16 is computed on the strategy's device with its configuration. Floating-point
+    exceptions do not stop these steps. All other models and functions are compiled by XLA for the host, with float16 of
+    IEEE 754.
 
     Args:
-      model: A compiled Keras model, which is left as it was, or a `tf.function` of a step: see `docs/half_precision.md`.
-      data: Batches: a dataset or another iterable of what a step takes, `(x, y)` or `(x, y, sample_weight)` for a model, and
-        a tuple of arguments for a function. For a model also a tuple of arrays, of which batches are made.
-      steps: The most steps to run.
-      batch_size: Samples of a batch, where `data` is arrays.
-      loss_scale: What the loss is multiplied by in float16, before it is differentiated. Of a function: what it multiplies
-        its loss by itself, in both.
+      model: A compiled Keras model, whose variables are restored, or a `tf.function` of a step: see
+        `docs/half_precision.md`.
+      data: Batches, as a dataset or another iterable: `(x, y)` or `(x, y, sample_weight)` for a model, or a tuple of
+        arguments for a function. For a model also a tuple of arrays, which are cut into batches.
+      steps: The largest number of steps to run.
+      batch_size: The number of samples of a batch if `data` is arrays.
+      loss_scale: The factor of the loss in float16, before it is differentiated. For a function: the factor that the
+        function itself applies to its loss, in both types.
 
     Raises:
-      TypeError: `model` is neither, or `data` gives no tuples.
-      ValueError: A number is out of range; there are no data; or the model was not compiled, or has a `train_step` of its
-        own, which would have no part in the report.
+      TypeError: `model` is neither of these, or `data` yields no tuples.
+      ValueError: An argument is out of range, `data` is empty, the model is not compiled, or the model overrides
+        `train_step`, which the report could not include.
     """
     if not is_int(steps) or steps < 1:
         raise ValueError(f"`steps` must be a positive integer, but is {steps!r}")
@@ -270,7 +285,7 @@ def precision_report(
         raise ValueError(f"`batch_size` must be a positive integer, but is {batch_size!r}")
     if not is_number(loss_scale) or not 0 < loss_scale < float("inf"):
         raise ValueError(f"`loss_scale` must be a positive number, but is {loss_scale!r}")
-    with progress.of("float16 beside float32, steps", steps) as work:
+    with progress.of("comparing float16 with float32, steps", steps) as work:
         if tensor_probes.is_model(model):
             batches = work.counting(itertools.islice(_batches(data, batch_size), steps))
             return _of_model(model, batches, float(loss_scale))
@@ -287,19 +302,21 @@ def _batches(data: Any, batch_size: int | None) -> Iterator[Nested]:
     if arrays and batch_size is not None:
         count = min(len(leaf) for leaf in tf.nest.flatten(data))
         for first in range(0, count - batch_size + 1, batch_size) or [0]:
-            yield tf.nest.map_structure(lambda leaf, at=first: np.asarray(leaf)[at : at + batch_size], data)
+            yield tf.nest.map_structure(lambda leaf, begin=first: np.asarray(leaf)[begin : begin + batch_size], data)
         return
     for batch in [data] if arrays else data:
         if not isinstance(batch, tuple):
-            raise TypeError(f"`data` must give tuples, but gives {type(batch).__name__}: `(x, y)` for a model")
+            raise TypeError(
+                f"`data` must yield tuples, such as `(x, y)` for a model, but yields {type(batch).__name__}"
+            )
         yield batch
 
 
 def _of_model(model: keras.Model, batches: Iterator[Nested], loss_scale: float) -> PrecisionReport:
     if tensor_probes.has_own_step(model):
         raise ValueError(
-            f"`model` has a `train_step` of its own (`{type(model).__name__}.train_step`), which a report on the model does"
-            " not run: it computes the compiled loss and its gradients. Give the step as a `tf.function`"
+            f"`model` overrides `train_step` (`{type(model).__name__}.train_step`), which a report on the model does"
+            " not run: it computes the compiled loss and its gradients. Pass the step as a `tf.function`"
         )
     first = next(batches, None)
     if first is None:

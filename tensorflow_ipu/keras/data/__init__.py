@@ -1,1 +1,1 @@
-"""What `fit`, `evaluate` and `predict` are given, as datasets that a feed carries."""
+"""The data of `fit`, `evaluate` and `predict`, as datasets that a feed carries."""

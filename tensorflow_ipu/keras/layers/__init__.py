@@ -1,4 +1,4 @@
-"""The IPU's Keras layers: for models of the Keras of this process, in the strategy's scope and outside of it."""
+"""Keras layers of the IPU, for models of the Keras of this process, inside and outside of a strategy's scope."""
 
 from tensorflow_ipu.keras.layers.assume_equal_across_replicas import AssumeEqualAcrossReplicas
 from tensorflow_ipu.keras.layers.ctc import CTCInferenceLayer, CTCLoss, CTCPredictionsLayer

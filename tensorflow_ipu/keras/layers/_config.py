@@ -1,4 +1,4 @@
-"""How layers give their arguments for files."""
+"""Configurations of layers, made from the arguments of their constructors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _OBJECTS = ("initializer", "regularizer", "constraint")
 
 
 def arguments_of(layer: keras.layers.Layer, kind: type) -> dict[str, Any]:
-    """The layer's arguments of the constructor of `kind`, each of which is an attribute, but for Keras's own."""
+    """Returns the arguments of the constructor of `kind` as a configuration, read from attributes of the same names.
+
+    `trainable` and `**kwargs` are left out: Keras adds them to the configuration.
+    """
     names = [
         name for name in inspect.signature(kind.__init__).parameters if name not in ("self", "trainable", "kwargs")
     ]

@@ -16,16 +16,16 @@ __all__ = ["AssumeEqualAcrossReplicas"]
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class AssumeEqualAcrossReplicas(keras.layers.Layer):
-    """Asserts to the compiler that tensors are equal on all replicas, and returns them as they are.
+    """Asserts to the vendor's compiler that its inputs are equal on all replicas, and returns them unchanged.
 
-    The emulator needs no such help. Masks pass.
+    It has no effect on emulated IPUs. Masks are passed on.
     """
 
     def __init__(self, inplace: bool = False, **kwargs: Any) -> None:
-        """Creates the layer; `inplace` says whether to return the very tensors, and not copies.
+        """Creates the layer. If `inplace` is True, it returns the input tensors themselves instead of copies.
 
         Raises:
-          TypeError: `inplace` is no bool.
+          TypeError: `inplace` is not a bool.
         """
         super().__init__(**kwargs)
         check_bool("inplace", inplace)
@@ -33,8 +33,8 @@ class AssumeEqualAcrossReplicas(keras.layers.Layer):
         self.supports_masking = True
 
     def call(self, inputs: Nested, **kwargs: Any) -> Nested:
-        """Returns the tensor, or the structure of tensors."""
-        del kwargs  # Callers pass on what other layers take, such as `training`.
+        """Returns the tensor, or the structure of tensors, of `inputs`."""
+        del kwargs  # Callers may pass arguments of other layers, such as `training`.
         return cross_replica_ops.assume_equal_across_replicas(inputs, self.inplace)
 
     def get_config(self) -> Config:

@@ -19,13 +19,16 @@ __all__ = ["CTCInferenceLayer", "CTCLoss", "CTCPredictionsLayer"]
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class CTCLoss(keras.layers.Layer):
-    """The loss of connectionist temporal classification, as a layer: make it the output of a model, and its own loss."""
+    """Computes the loss of connectionist temporal classification.
+
+    Use the layer as the output of a model, and compile the model with a loss that returns this output.
+    """
 
     def __init__(self, blank_index: int = 0, from_logits: bool = False, **kwargs: Any) -> None:
         """Creates the layer.
 
-        `blank_index` is the class that means nothing; a negative one counts from the last. With `from_logits`, `data` are
-        logits; else they are logarithms of probabilities.
+        `blank_index` is the blank class; negative values count from the last class. With `from_logits`, `data` are
+        logits; otherwise they are logarithms of probabilities.
         """
         super().__init__(**kwargs)
         self.blank_index = blank_index
@@ -34,10 +37,12 @@ class CTCLoss(keras.layers.Layer):
     def call(
         self, labels: tf.Tensor, data: tf.Tensor, label_length: tf.Tensor, data_length: tf.Tensor, **kwargs: Any
     ) -> tf.Tensor:
-        """A loss [batch] for each sequence; see `tensorflow_ipu.ops.nn_ops.ctc_loss_v2`, of which `data` are the logits.
+        """Returns the loss of each sequence, [batch].
+
+        The arguments are as for `tensorflow_ipu.ops.nn_ops.ctc_loss_v2`, with `data` for its `logits`.
 
         Raises:
-          ValueError: There is no such class as `blank_index`.
+          ValueError: There is no class `blank_index`.
         """
         del kwargs
         loss = nn_ops.ctc_loss_v2 if self.from_logits else nn_ops.ctc_loss_with_log_probs
@@ -49,14 +54,14 @@ class CTCLoss(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class CTCInferenceLayer(keras.layers.Layer):
-    """Finds the most probable sequences of labels, by a beam search."""
+    """Finds the most probable sequences of labels by a beam search."""
 
     def __init__(
         self, blank_index: int = 0, beam_width: int = 100, top_paths: int = 1, from_logits: bool = False, **kwargs: Any
     ) -> None:
-        """Creates the layer; see `CTCLoss` for the other arguments.
+        """Creates the layer; see `CTCLoss` for `blank_index` and `from_logits`.
 
-        `beam_width` says how many sequences the search keeps at each step of time, `top_paths` how many it returns.
+        The search keeps `beam_width` sequences at each time step, and returns `top_paths` of them.
 
         Raises:
           ValueError: `top_paths` is not from 1 to `beam_width`.
@@ -70,10 +75,12 @@ class CTCInferenceLayer(keras.layers.Layer):
         self.from_logits = from_logits
 
     def call(self, data: tf.Tensor, data_length: tf.Tensor, **kwargs: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Searches; see `tensorflow_ipu.ops.nn_ops.ctc_beam_search_decoder` for the arguments, and for what is returned.
+        """Returns the most probable sequences of labels.
+
+        Arguments and results are as for `tensorflow_ipu.ops.nn_ops.ctc_beam_search_decoder`.
 
         Raises:
-          ValueError: There is no such class as `blank_index`.
+          ValueError: There is no class `blank_index`.
         """
         del kwargs
         search = nn_ops.ctc_beam_search_decoder if self.from_logits else nn_ops.ctc_beam_search_decoder_with_log_probs
@@ -85,10 +92,10 @@ class CTCInferenceLayer(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class CTCPredictionsLayer(CTCInferenceLayer):
-    """Finds the most probable sequence of labels, by a beam search."""
+    """Finds the most probable sequence of labels by a beam search."""
 
-    def call(self, data: tf.Tensor, data_length: tf.Tensor, **kwargs: Any) -> tf.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # Of one of the three.
-        """The labels of the best path, int32 [batch, time], filled up with `blank_index`; see `CTCInferenceLayer.call`."""
+    def call(self, data: tf.Tensor, data_length: tf.Tensor, **kwargs: Any) -> tf.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # The base class returns three tensors.
+        """Returns the labels of the best path, int32 [batch, time], padded with `blank_index`; see `CTCInferenceLayer.call`."""
         _, lengths, labels = super().call(data, data_length, **kwargs)
         best = labels[:, 0]
         blank = self.blank_index % known_size(data, -1)

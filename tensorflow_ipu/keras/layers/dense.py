@@ -1,4 +1,4 @@
-"""Dense layers: one whose product is computed in parts, and one whose product may be of eight bits."""
+"""Dense layers: `SerialDense` computes its product in parts, `Dense` also multiplies values of eight bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dense", "SerialDense"]
 
-# The names of the SDK's operation for the layer's dimensions.
+# From the layer's names of dimensions to those of `math_ops.serialized_matmul`.
 _DIMENSIONS = {
     "input_columns": "a_columns",
     "input_rows_kernel_columns": "a_rows_b_columns",
@@ -29,17 +29,17 @@ _DIMENSIONS = {
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class SerialDense(keras.layers.Layer):
-    """Computes `activation(inputs @ kernel + bias)` as `keras.layers.Dense` does, the product in parts.
+    """Computes `activation(inputs @ kernel + bias)` like `keras.layers.Dense`, but computes the product in parts.
 
-    With the inputs as a matrix [m, k] (m: the elements of a batch, and of further dimensions) and the kernel [k, units],
-    what is split is
+    The inputs are reshaped to a matrix [m, k], in which m is the product of all dimensions but the last. The kernel is
+    [k, units]. `serialization_dimension` selects the dimension that is split:
 
-        serialization_dimension        is split
+        serialization_dimension        split dimension
         "input_columns"                m
-        "input_rows_kernel_columns"    k, and the parts are summed up
+        "input_rows_kernel_columns"    k; the partial products are summed
         "kernel_rows"                  units
 
-    On hardware, parts need less memory at once and more time.
+    On real IPUs, parts reduce the peak memory and take more time.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class SerialDense(keras.layers.Layer):
     ) -> None:
         """Creates the layer. Arguments that are not named here are as for `keras.layers.Dense`.
 
-        `serialization_factor` is the number of parts, and divides the dimension that `serialization_dimension` says.
+        `serialization_factor` is the number of parts. It must divide the dimension of `serialization_dimension`.
 
         Raises:
           ValueError: `serialization_factor` or `units` is below 1, or there is no such dimension.
-          TypeError: `serialization_factor` is no whole number.
+          TypeError: `serialization_factor` is not a whole number.
         """
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
         if not isinstance(units, int) or units < 1:
@@ -89,25 +89,26 @@ class SerialDense(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
-        """Makes the weights for inputs of this shape.
+        """Creates the weights for inputs of this shape.
 
         Raises:
-          ValueError: The size of the last dimension is not known, or a split does not divide its dimension.
+          ValueError: The size of the last dimension is unknown, or `serialization_factor` does not divide its
+            dimension.
         """
-        size = _last(input_shape)
+        size = _last_size(input_shape)
         split = {"input_rows_kernel_columns": size, "kernel_rows": self.units}.get(self.serialization_dimension)
         if split is not None and split % self.serialization_factor:
             raise ValueError(
                 f"`serialization_factor={self.serialization_factor}` must divide the dimension that"
                 f" `serialization_dimension={self.serialization_dimension!r}` splits, which has the size {split}"
             )
-        self.kernel = _added(self, "kernel", (size, self.units))
-        self.bias = _added(self, "bias", (self.units,)) if self.use_bias else None
+        self.kernel = _add_weight(self, "kernel", (size, self.units))
+        self.bias = _add_weight(self, "bias", (self.units,)) if self.use_bias else None
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: size})
         self.built = True
 
     def call(self, inputs: tf.Tensor, **kwargs: Any) -> tf.Tensor:
-        """Computes the layer of a dense tensor [batch, ..., k], a tensor [batch, ..., units].
+        """Computes the layer for a dense tensor [batch, ..., k]; returns a tensor [batch, ..., units].
 
         Raises:
           TypeError: `inputs` is sparse.
@@ -115,7 +116,7 @@ class SerialDense(keras.layers.Layer):
         """
         del kwargs
         if isinstance(inputs, tf.SparseTensor):
-            raise TypeError("`inputs` must be dense, and is a `SparseTensor`; use `tf.sparse.to_dense`")
+            raise TypeError("`inputs` must be dense, but is a `SparseTensor`; use `tf.sparse.to_dense`")
         matrix = inputs if inputs.shape.rank == 2 else tf.reshape(inputs, [-1, inputs.shape[-1]])
         result = math_ops.serialized_matmul(
             matrix,
@@ -128,7 +129,7 @@ class SerialDense(keras.layers.Layer):
         if inputs.shape.rank != 2:
             result = tf.reshape(result, tf.concat([tf.shape(inputs)[:-1], [self.units]], 0))
             result = tf.ensure_shape(result, [*inputs.shape[:-1], self.units])
-        return self.activation(result)  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.
+        return self.activation(result)  # pyright: ignore[reportReturnType]  # Keras infers the types of all backends.
 
     def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return (*input_shape[:-1], self.units)
@@ -139,11 +140,11 @@ class SerialDense(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class Dense(keras.layers.Dense):
-    """`keras.layers.Dense`, which for inputs of eight bits has a kernel of eight bits.
+    """A `keras.layers.Dense` that also accepts inputs of eight bits and then has a kernel of eight bits.
 
-    Inputs are of eight bits where they are what `ConvertToF8` returns, a list of bits and metadata. Then the weights are,
-    in this order, the bits of the kernel, uint8 [k, units], its metadata, a uint8 scalar, and the bias, float16 [units].
-    Of these the bias alone can be trained, and no gradient reaches the inputs.
+    Inputs of eight bits are the results of `ConvertToF8`: a list of bits and metadata. The weights are then the bits of
+    the kernel (uint8 [k, units]), its metadata (a uint8 scalar) and the bias (float16 [units]), in this order. Only the
+    bias can be trained, and the inputs get no gradient.
     """
 
     def __init__(
@@ -159,12 +160,12 @@ class Dense(keras.layers.Dense):
         Args:
           units: The size of the last dimension of the result.
           kernel_format: The format of a kernel of eight bits.
-          kernel_scale: Its scale, from -32 to 31: its numbers are what its bits say, times `2 ** kernel_scale`.
-          kernel_data_initializer: Gives its bits, uint8, their first values. None: any number but NaN.
+          kernel_scale: The scale of this kernel, from -32 to 31. Its values are multiplied by `2 ** kernel_scale`.
+          kernel_data_initializer: The initializer of its bits, uint8. None: random bits, but never those of NaN.
           **kwargs: Other arguments of `keras.layers.Dense`.
 
         Raises:
-          ValueError: `kernel_format` is no format, or `kernel_scale` out of range.
+          ValueError: `kernel_format` is not a format, or `kernel_scale` is out of range.
         """
         super().__init__(units, **kwargs)
         try:
@@ -177,19 +178,19 @@ class Dense(keras.layers.Dense):
         self.kernel_format = f8_ops.Format(kernel_format)
         self.kernel_scale = kernel_scale
         self.kernel_data_initializer = keras.initializers.get(kernel_data_initializer)
-        self.input_spec = None  # Both kinds of inputs pass.
+        self.input_spec = None  # Keras would reject a list of bits and metadata.
         self.kernel_data = self.kernel_metadata = None
 
     def build(self, input_shape: Shape | Sequence[Shape]) -> None:
-        """Makes the weights for inputs of this shape, or of eight bits and these two shapes.
+        """Creates the weights. `input_shape` is a shape, or for inputs of eight bits the shapes of bits and metadata.
 
         Raises:
-          ValueError: The size of the last dimension is not known.
+          ValueError: The size of the last dimension is unknown.
         """
-        if not _are_two(input_shape):
+        if not _is_pair_of_shapes(input_shape):
             super().build(input_shape)
             return
-        shape, data = (_last(input_shape[0]), self.units), self.kernel_data_initializer or _any_number
+        shape, data = (_last_size(input_shape[0]), self.units), self.kernel_data_initializer or _random_bits
         metadata = keras.initializers.Constant(f8_ops.create_metadata(self.kernel_format, self.kernel_scale))
         self.kernel_data = self.add_weight(
             name="kernel_data", shape=shape, initializer=data, dtype="uint8", trainable=False
@@ -197,17 +198,17 @@ class Dense(keras.layers.Dense):
         self.kernel_metadata = self.add_weight(
             name="kernel_metadata", shape=(), initializer=metadata, dtype="uint8", trainable=False
         )
-        self.bias = _added(self, "bias", (self.units,), dtype="float16", autocast=False) if self.use_bias else None
+        self.bias = _add_weight(self, "bias", (self.units,), dtype="float16", autocast=False) if self.use_bias else None
         self.built = True
 
     def call(self, inputs: tf.Tensor | Sequence[tf.Tensor], **kwargs: Any) -> tf.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Computes the layer of a tensor [batch, ..., k], or of its bits and metadata, a tensor [batch, ..., units].
+        """Computes the layer for a tensor [batch, ..., k] or for its bits and metadata; returns a tensor [batch, ..., units].
 
-        For inputs of eight bits it is float16.
+        The result is float16 for inputs of eight bits.
         """
         del kwargs
         if not isinstance(inputs, (list, tuple)):
-            return super().call(inputs)  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.
+            return super().call(inputs)  # pyright: ignore[reportReturnType]  # Keras infers the types of all backends.
         data, metadata = inputs
         matrix = f8_ops.QuarterTensor(tf.reshape(data, [-1, data.shape[-1]]), metadata)
         kernel = f8_ops.QuarterTensor(
@@ -218,7 +219,7 @@ class Dense(keras.layers.Dense):
         result = tf.ensure_shape(result, [*data.shape[:-1], self.units])
         if self.bias is not None:
             result = tf.nn.bias_add(result, tf.convert_to_tensor(self.bias))
-        return self.activation(result) if self.activation is not None else result  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.
+        return self.activation(result) if self.activation is not None else result  # pyright: ignore[reportReturnType]  # Keras infers the types of all backends.
 
     def compute_output_spec(
         self, inputs: keras.KerasTensor | Sequence[keras.KerasTensor], **kwargs: Any
@@ -238,39 +239,38 @@ class Dense(keras.layers.Dense):
         if self.kernel_data is None:
             super().save_own_variables(store)
             return
-        for number, weight in enumerate(self.weights):
-            store[str(number)] = weight.numpy()
+        for index, weight in enumerate(self.weights):
+            store[str(index)] = weight.numpy()
 
     def load_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         if self.kernel_data is None:
             super().load_own_variables(store)
             return
-        for number, weight in enumerate(self.weights):
-            weight.assign(store[str(number)])
+        for index, weight in enumerate(self.weights):
+            weight.assign(store[str(index)])
 
     def get_config(self) -> Config:
         return {**super().get_config(), **arguments_of(self, Dense), "kernel_format": int(self.kernel_format)}
 
 
-def _last(shape: Shape) -> int:
-    """The size of the last dimension of inputs."""
+def _last_size(shape: Shape) -> int:
     if shape[-1] is None:
         raise ValueError(f"the last dimension of `inputs` must be known, and the shape is {tuple(shape)}")
     return shape[-1]
 
 
-def _added(layer: Any, name: str, shape: Sequence[int], **options: Any) -> keras.Variable:
-    """A weight with the initializer, regularizer and constraint that the layer has for it."""
+def _add_weight(layer: Any, name: str, shape: Sequence[int], **options: Any) -> keras.Variable:
+    """Adds a weight with the initializer, regularizer and constraint of this name, such as `layer.bias_initializer`."""
     for kind in ("initializer", "regularizer", "constraint"):
         options[kind] = getattr(layer, f"{name}_{kind}")
     return layer.add_weight(name=name, shape=shape, **options)
 
 
-def _are_two(shape: Shape | Sequence[Shape]) -> TypeGuard[Sequence[Shape]]:
-    return len(shape) == 2 and all(isinstance(each, (list, tuple, tf.TensorShape)) for each in shape)
+def _is_pair_of_shapes(shape: Shape | Sequence[Shape]) -> TypeGuard[Sequence[Shape]]:
+    return len(shape) == 2 and all(isinstance(part, (list, tuple, tf.TensorShape)) for part in shape)
 
 
-def _any_number(shape: Sequence[int], dtype: DTypeLike | None = None) -> tf.Tensor:
-    """Bits of any number, with the same chance each."""
+def _random_bits(shape: Sequence[int], dtype: DTypeLike | None = None) -> tf.Tensor:
+    """Returns random bytes; 0x80, which is NaN, becomes 0."""
     bits = tf.random.uniform(shape, 0, 256, tf.int32)
     return tf.cast(tf.where(tf.equal(bits, 0x80), 0, bits), dtype or "uint8")

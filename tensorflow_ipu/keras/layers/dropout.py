@@ -1,4 +1,4 @@
-"""A dropout layer, whose masks a seed repeats."""
+"""A dropout layer that has the same mask in each step if it has a seed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ __all__ = ["Dropout"]
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class Dropout(keras.layers.Layer):
-    """Sets inputs to zero at random in training, and divides the others by `1 - rate`. Otherwise it returns them.
+    """Sets random inputs to zero in training and divides the remaining inputs by `1 - rate`. Inference changes nothing.
 
-    Without a seed each step and replica has another mask, which `keras.utils.set_random_seed` determines. With one, all
-    have the same. Keras's own layer takes a single integer, and has another mask each step with it too.
+    With a `seed`, all steps and replicas have the same mask. Without it, each step and replica has a different mask,
+    which depends on `keras.utils.set_random_seed`. In contrast, the seed of `keras.layers.Dropout` is a single integer,
+    and its masks differ in each step.
     """
 
     def __init__(
@@ -33,14 +34,14 @@ class Dropout(keras.layers.Layer):
         seed: Sequence[int] | np.ndarray | tf.Tensor | None = None,
         **kwargs: Any,
     ) -> None:
-        """Creates the layer; see `tensorflow_ipu.ops.rand_ops.dropout` for `noise_shape`, and for `ref`, which changes nothing.
+        """Creates the layer; `noise_shape` and `ref`, which has no effect, are as for `tensorflow_ipu.ops.rand_ops.dropout`.
 
-        `rate` is the share of inputs that become zero, from 0 to below 1. `seed` are two 32-bit integers: a list, an
-        array, or a tensor whose value is known. None: another mask each step.
+        `rate` is the fraction of inputs that become zero, from 0 to below 1. `seed` is a pair of 32-bit integers: a
+        list, an array or a constant tensor. None: a different mask in each step.
 
         Raises:
-          ValueError: `rate` is not from 0 to below 1, or `seed` is not two integers of 32 bits.
-          TypeError: `ref` is no bool.
+          ValueError: `rate` is not from 0 to below 1, or `seed` is not a pair of 32-bit integers.
+          TypeError: `ref` is not a bool.
         """
         check_bool("ref", kwargs.pop("ref", True))
         super().__init__(**kwargs)
@@ -53,7 +54,7 @@ class Dropout(keras.layers.Layer):
         self.supports_masking = True
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Drops inputs if `training`."""
+        """Returns `inputs` with random zeros if `training` is True, or else unchanged."""
         if not training or self.rate == 0:
             return inputs
         seed = self.seed if self.seed_generator is None else tf.cast(self.seed_generator.next(), tf.int32)
@@ -70,7 +71,7 @@ def _pair(seed: Sequence[int] | np.ndarray | tf.Tensor) -> list[int]:
     values = np.asarray(seed)
     if values.shape != (2,) or not np.issubdtype(values.dtype, np.integer):
         raise ValueError(f"`seed` must be two integers, but is `{seed!r}`")
-    numbers = [int(value) for value in values]
-    if any(not -(2**31) <= number < 2**31 for number in numbers):
-        raise ValueError(f"`seed` must be two integers of 32 bits, but is `{numbers}`")
-    return numbers
+    pair = [int(value) for value in values]
+    if any(not -(2**31) <= value < 2**31 for value in pair):
+        raise ValueError(f"`seed` must be two integers of 32 bits, but is `{pair}`")
+    return pair

@@ -1,4 +1,4 @@
-"""Attention between padded sequences, computed on what is not padding."""
+"""Multi-head attention between padded sequences."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ _SIZES = ("output_layer_size", "max_batch_size", "num_attention_heads", "attenti
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class EffectiveTransformer(keras.layers.Layer):
-    """Multi-head attention between two sets of padded sequences, as https://arxiv.org/abs/1706.03762 has it.
+    """Multi-head attention between two sets of padded sequences, as in https://arxiv.org/abs/1706.03762.
 
-    Each element of a sequence is a number, from which a dense layer makes a query, or a key and a value, of each head.
-    Those of padding are zero: a padded key has the score 0 and adds nothing to the context, but counts in the softmax.
+    Each element of a sequence is a scalar. Dense layers turn it into a query, or into a key and a value, of each head.
+    They are zero for padding. So a padded key has the score 0, which counts in the softmax, and adds nothing to the
+    context.
 
         from_sequences [n, f] -> query [n, f, heads, size] -.
         to_sequences   [n, t] -> key   [n, t, heads, size] -+-> context [n, f, heads, size] -> output [n, units]
                               -> value [n, t, heads, size] -'
 
-    Numbers do not depend on how hardware packs sequences, so `sequences_per_iter` and `max_batch_size` change nothing here.
+    On real IPUs, `sequences_per_iter` and `max_batch_size` control the packing of sequences. They do not change the
+    results, and have no effect here.
     """
 
     def __init__(
@@ -58,21 +60,21 @@ class EffectiveTransformer(keras.layers.Layer):
         """Creates the layer.
 
         Args:
-          output_layer_size: The size of the output of a sequence.
-          max_batch_size: How many sequences hardware unpacks at a time.
-          use_scale: Whether scores are multiplied by a number that is learned, and starts at 1.
+          output_layer_size: The size of the output for a sequence.
+          max_batch_size: The number of sequences that real IPUs unpack at a time.
+          use_scale: Whether scores are multiplied by a trained scalar, which is 1 at first.
           num_attention_heads: The number of heads.
-          attention_head_size: The size of a query, a key and a value of a head.
-          sequences_per_iter: How many rows hardware packs sequences into; at most `max_batch_size`.
+          attention_head_size: The size of the query, the key and the value of a head.
+          sequences_per_iter: The number of rows into which real IPUs pack sequences; at most `max_batch_size`.
           qkv_activation: The activation of queries, keys and values.
-          attention_dropout_prob: The share of the context that becomes zero in training. None: no dropout.
+          attention_dropout_prob: The dropout rate of the context. None: no dropout.
           output_activation: The activation of the output.
-          output_dropout_prob: The share of the output that becomes zero in training. None: no dropout.
+          output_dropout_prob: The dropout rate of the output. None: no dropout.
           layer_norm_output: Whether the output is normalised over its last dimension.
-          embedding_initializer: Gives the kernels of queries, keys and values their first values.
-          embedding_bias_initializer: Gives their biases their first values.
-          output_initializer: Gives the kernel of the output its first values.
-          output_bias_initializer: Gives its bias its first values.
+          embedding_initializer: The initializer of the kernels of queries, keys and values.
+          embedding_bias_initializer: The initializer of the biases of queries, keys and values.
+          output_initializer: The initializer of the kernel of the output.
+          output_bias_initializer: The initializer of the bias of the output.
           **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
 
         Raises:
@@ -119,10 +121,10 @@ class EffectiveTransformer(keras.layers.Layer):
         self.scale = None
 
     def build(self, input_shape: Sequence[Shape]) -> None:
-        """Makes the weights for inputs of these four or five shapes.
+        """Creates the weights for inputs of these four or five shapes.
 
         Raises:
-          ValueError: There are more or fewer, or the length of the sequences is not known.
+          ValueError: The number of shapes is not four or five, or the length of the sequences is unknown.
         """
         _check_count(input_shape)
         length = input_shape[0][1]
@@ -138,25 +140,29 @@ class EffectiveTransformer(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs: Sequence[tf.Tensor], training: bool = True) -> tuple[tf.Tensor, tf.Tensor]:
-        """Computes the layer.
+        """Computes the output and the context.
 
         Args:
-          inputs: A list: the sequences that attend, [n, f]; their lengths, integers [n] or [n, 1]; the sequences that
-            they attend to, [n, t]; their lengths. A fifth says which heads count in which sequence: booleans [n, heads].
-          training: Whether to drop elements, where there are shares to drop.
+          inputs: A list of four or five tensors:
+            `from_sequences`, [n, f], for which queries are computed;
+            `from_sequence_lengths`, integers [n] or [n, 1];
+            `to_sequences`, [n, t], for which keys and values are computed;
+            `to_sequence_lengths`, integers [n] or [n, 1];
+            optionally `q_mask`, booleans [n, heads]: the context of a head is zero in sequences in which it is False.
+          training: Whether dropout is active.
 
         Returns:
           The output, [n, output_layer_size], and the context, [n, f, heads, size].
 
         Raises:
-          ValueError: There are more or fewer inputs, or they do not go together.
+          ValueError: The number of inputs is not four or five, or their shapes or types do not match.
         """
         _check_count(inputs)
-        sequences, lengths, others, other_lengths, *masks = map(tf.convert_to_tensor, inputs)
-        self._check(sequences, lengths, others, other_lengths, masks)
+        sequences, lengths, to_sequences, to_lengths, *masks = map(tf.convert_to_tensor, inputs)
+        self._check(sequences, lengths, to_sequences, to_lengths, masks)
         query = self._heads(self._query, sequences, lengths)
-        key = self._heads(self._key, others, other_lengths)
-        value = self._heads(self._value, others, other_lengths)
+        key = self._heads(self._key, to_sequences, to_lengths)
+        value = self._heads(self._value, to_sequences, to_lengths)
         scores = tf.einsum("nfhd,nthd->nhft", query, key)
         if self.scale is not None:
             scores *= tf.convert_to_tensor(self.scale)
@@ -165,14 +171,14 @@ class EffectiveTransformer(keras.layers.Layer):
             context *= tf.cast(masks[0], context.dtype)[:, tf.newaxis, :, tf.newaxis]
         if self._attention_dropout is not None:
             context = self._attention_dropout(context, training=training)
-        flat = context.shape[1] * self.num_attention_heads * self.attention_head_size
-        output = self._output(tf.reshape(context, [-1, flat]))
+        size = context.shape[1] * self.num_attention_heads * self.attention_head_size
+        output = self._output(tf.reshape(context, [-1, size]))
         if self._output_dropout is not None:
             output = self._output_dropout(output, training=training)
         return (output if self._norm is None else self._norm(output)), context
 
     def compute_output_shape(self, input_shape: Sequence[Shape]) -> tuple[Shape, Shape]:
-        """The shapes of the output and the context."""
+        """Returns the shapes of the output and of the context."""
         count, length = input_shape[0]
         return (count, self.output_layer_size), (count, length, self.num_attention_heads, self.attention_head_size)
 
@@ -183,7 +189,7 @@ class EffectiveTransformer(keras.layers.Layer):
         return keras.layers.Dense(
             self.num_attention_heads * self.attention_head_size,
             activation=self.qkv_activation,
-            # Each of the three has numbers of its own.
+            # A copy of the initializer, so that the three kernels get different values.
             kernel_initializer=type(self.embedding_initializer).from_config(self.embedding_initializer.get_config()),
             bias_initializer=self.embedding_bias_initializer,
             dtype=self.dtype_policy,
@@ -191,51 +197,51 @@ class EffectiveTransformer(keras.layers.Layer):
         )
 
     def _heads(self, layer: keras.layers.Layer, sequences: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-        """What a dense layer makes of the elements, [n, length, heads, size], with zeros for padding."""
+        """Applies a dense layer to each element; returns a tensor [n, length, heads, size] that is zero for padding."""
         length = sequences.shape[1]
         embedded = layer(sequences[..., tf.newaxis])  # pyright: ignore[reportArgumentType]  # The stub knows no `...`.
-        counts = tf.range(length) < tf.reshape(tf.cast(lengths, tf.int32), [-1, 1])
-        embedded = tf.where(counts[..., tf.newaxis], embedded, tf.zeros([], embedded.dtype))
+        is_element = tf.range(length) < tf.reshape(tf.cast(lengths, tf.int32), [-1, 1])
+        embedded = tf.where(is_element[..., tf.newaxis], embedded, tf.zeros([], embedded.dtype))
         return tf.reshape(embedded, [-1, length, self.num_attention_heads, self.attention_head_size])
 
     def _check(
         self,
         sequences: tf.Tensor,
         lengths: tf.Tensor,
-        others: tf.Tensor,
-        other_lengths: tf.Tensor,
+        to_sequences: tf.Tensor,
+        to_lengths: tf.Tensor,
         masks: list[tf.Tensor],
     ) -> None:
         faults = Faults()
-        ranks = sequences.shape.rank, others.shape.rank
+        ranks = sequences.shape.rank, to_sequences.shape.rank
         if ranks != (2, 2):
             faults.add(
                 ValueError,
                 f"`from_sequences` and `to_sequences` must have rank 2, but have shapes {sequences.shape} and"
-                f" {others.shape}",
+                f" {to_sequences.shape}",
             )
-        elif not sequences.shape[:1].is_compatible_with(others.shape[:1]):
+        elif not sequences.shape[:1].is_compatible_with(to_sequences.shape[:1]):
             faults.add(
                 ValueError,
-                f"there must be as many `from_sequences` as `to_sequences`, and they have shapes {sequences.shape} and"
-                f" {others.shape}",
+                f"there must be as many `from_sequences` as `to_sequences`, but they have shapes {sequences.shape} and"
+                f" {to_sequences.shape}",
             )
-        if sequences.dtype != others.dtype:
+        if sequences.dtype != to_sequences.dtype:
             faults.add(
                 ValueError,
-                f"`from_sequences` and `to_sequences` must have one type, but have {sequences.dtype.name} and"
-                f" {others.dtype.name}",
+                f"`from_sequences` and `to_sequences` must have the same type, but have {sequences.dtype.name} and"
+                f" {to_sequences.dtype.name}",
             )
-        for name, tensor in (("from_sequence_lengths", lengths), ("to_sequence_lengths", other_lengths)):
+        for name, tensor in (("from_sequence_lengths", lengths), ("to_sequence_lengths", to_lengths)):
             if not tensor.shape[:1].is_compatible_with(sequences.shape[:1]) or tensor.shape[1:].num_elements() != 1:
                 faults.add(
                     ValueError,
                     f"`{name}` must have a length for each sequence, but has shape {tensor.shape}, and `from_sequences`"
                     f" has shape {sequences.shape}",
                 )
-        wanted = tf.TensorShape([sequences.shape[:1].as_list()[0], self.num_attention_heads])
-        if masks and not masks[0].shape.is_compatible_with(wanted):
-            faults.add(ValueError, f"`q_mask` must have shape {wanted}, but has {masks[0].shape}")
+        mask_shape = tf.TensorShape([sequences.shape[:1].as_list()[0], self.num_attention_heads])
+        if masks and not masks[0].shape.is_compatible_with(mask_shape):
+            faults.add(ValueError, f"`q_mask` must have shape {mask_shape}, but has {masks[0].shape}")
         faults.raise_any()
 
 
@@ -243,5 +249,5 @@ def _check_count(inputs: object) -> None:
     if not isinstance(inputs, (list, tuple)) or len(inputs) not in (4, 5):
         raise ValueError(
             "`inputs` must be a list of four or five: `from_sequences`, `from_sequence_lengths`, `to_sequences`,"
-            " `to_sequence_lengths`, and perhaps `q_mask`"
+            " `to_sequence_lengths`, and optionally `q_mask`"
         )

@@ -1,4 +1,4 @@
-"""An embedding layer whose table is used in parts."""
+"""An embedding layer that can look up parts of its table one after the other."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["Embedding"]
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class Embedding(keras.layers.Embedding):
-    """Turns whole numbers into vectors, as `keras.layers.Embedding` does, if asked for in parts of the table.
+    """A `keras.layers.Embedding` that can split its table into parts and look them up one after the other.
 
-    On hardware, parts need less memory at once and more time.
+    On real IPUs, parts reduce the peak memory and take more time.
     """
 
     def __init__(
@@ -38,17 +38,19 @@ class Embedding(keras.layers.Embedding):
     ) -> None:
         """Creates the layer. Arguments that are not named here are as for `keras.layers.Embedding`.
 
-        `input_length` has the sizes of the inputs' dimensions after that of the batch, if they are to be checked.
-        `serialization_factor` says in how many parts the table is used, and divides `input_dim`.
+        `input_length` is the size, or the sizes, of the dimensions of inputs without the batch. Inputs are checked
+        against it unless it is None. `serialization_factor` is the number of parts of the table, and must divide
+        `input_dim`.
 
         Raises:
-          ValueError: `serialization_factor` is below 1 or does not divide `input_dim`; or Keras refuses another argument.
-          TypeError: `serialization_factor` is no whole number.
+          ValueError: `serialization_factor` is below 1 or does not divide `input_dim`; or Keras rejects another
+            argument.
+          TypeError: `serialization_factor` is not a whole number.
         """
         super().__init__(
             input_dim,
             output_dim,
-            embeddings_initializer=embeddings_initializer,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
+            embeddings_initializer=embeddings_initializer,  # pyright: ignore[reportArgumentType]  # Keras annotates no type, so pyright infers that of the default.
             embeddings_regularizer=embeddings_regularizer,
             embeddings_constraint=embeddings_constraint,
             mask_zero=mask_zero,
@@ -64,12 +66,12 @@ class Embedding(keras.layers.Embedding):
         self.input_length = None if lengths is None else tuple(lengths)
 
     def call(self, inputs: TensorLike, inputs_are_sorted: bool = False, training: bool | None = None) -> tf.Tensor:
-        """Looks vectors up, [batch, ..., output_dim], by whole numbers [batch, ...]; what is of another type is cast to int32.
+        """Returns the vectors [batch, ..., output_dim] of integer ids [batch, ...]. Floating-point ids are cast to int32.
 
-        `inputs_are_sorted` is a promise that all numbers ascend.
+        `inputs_are_sorted` promises that the ids are in ascending order.
 
         Raises:
-          ValueError: The shape is not that of `input_length`.
+          ValueError: The shape does not match `input_length`.
         """
         del training
         inputs = tf.convert_to_tensor(inputs)
@@ -77,8 +79,8 @@ class Embedding(keras.layers.Embedding):
         if not inputs.dtype.is_integer:
             inputs = tf.cast(inputs, tf.int32)
         table = tf.convert_to_tensor(self.embeddings)
-        found = embedding_ops.embedding_lookup(table, inputs, self.serialization_factor, inputs_are_sorted)
-        return tf.cast(found, self.compute_dtype)
+        vectors = embedding_ops.embedding_lookup(table, inputs, self.serialization_factor, inputs_are_sorted)
+        return tf.cast(vectors, self.compute_dtype)
 
     def compute_output_spec(
         self, inputs: keras.KerasTensor, inputs_are_sorted: bool = False, training: bool | None = None
@@ -96,4 +98,4 @@ class Embedding(keras.layers.Embedding):
 
     def _check_length(self, shape: tf.TensorShape | Shape) -> None:
         if self.input_length is not None and not tf.TensorShape(shape[1:]).is_compatible_with(self.input_length):
-            raise ValueError(f"`input_length` is {self.input_length}, and the inputs have the shape {tuple(shape)}")
+            raise ValueError(f"`inputs` must match `input_length={self.input_length}`, but have shape {tuple(shape)}")

@@ -1,4 +1,4 @@
-"""Layers that convert to numbers of eight bits and back."""
+"""Layers that convert floating-point values to eight bits and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ConvertFromF8", "ConvertToF8"]
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class ConvertToF8(keras.layers.Layer):
-    """Rounds numbers to eight bits: `tensorflow_ipu.ops.f8_ops.convert_to_f8`. No gradient passes."""
+    """Rounds values to eight bits by `tensorflow_ipu.ops.f8_ops.convert_to_f8`. Its inputs get no gradient."""
 
     def __init__(self, **kwargs: Any) -> None:
         """Creates the layer, with the arguments of every Keras layer."""
@@ -28,11 +28,11 @@ class ConvertToF8(keras.layers.Layer):
     def __call__(
         self, data: TensorLike | keras.KerasTensor, metadata: TensorLike | keras.KerasTensor, **kwargs: Any
     ) -> Nested:
-        """Calls the layer. See `call`; Keras takes a number by its name only."""
+        """Calls the layer; see `call`. Passes `metadata` by name, because it may be an int, which Keras rejects by position."""
         return super().__call__(data, metadata=metadata, **kwargs)
 
     def call(self, data: tf.Tensor, metadata: TensorLike, **kwargs: Any) -> list[TensorLike]:
-        """Converts floating-point numbers, by metadata of `f8_ops.create_metadata` or a uint8 tensor of it.
+        """Converts floating-point values. `metadata` is a result of `f8_ops.create_metadata`, as an int or a uint8 tensor.
 
         Returns:
           The bits, uint8 of the shape of `data`, and the metadata, a uint8 scalar.
@@ -43,14 +43,14 @@ class ConvertToF8(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class ConvertFromF8(keras.layers.Layer):
-    """Gives numbers of eight bits as numbers of another type: `tensorflow_ipu.ops.f8_ops.convert_from_f8`."""
+    """Converts values of eight bits to another type by `tensorflow_ipu.ops.f8_ops.convert_from_f8`."""
 
     def __init__(self, dtype: DTypeLike = tf.float16, **kwargs: Any) -> None:
         """Creates the layer; `dtype` is the type of the result."""
         super().__init__(dtype=dtype.name if isinstance(dtype, tf.DType) else dtype, **kwargs)
 
     def call(self, inputs: Sequence[TensorLike], **kwargs: Any) -> tf.Tensor:
-        """Converts bits and metadata, as layers of eight bits return them."""
+        """Converts a list of bits and metadata, such as the result of `ConvertToF8`."""
         del kwargs
         return f8_ops.convert_from_f8(inputs, self.compute_dtype)
 

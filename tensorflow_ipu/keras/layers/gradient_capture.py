@@ -1,4 +1,4 @@
-"""Wrappers that capture gradients on their way back through a layer."""
+"""Wrappers of layers that capture gradients during the backward pass."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ __all__ = ["CaptureActivationGradients", "CaptureUpstreamGradients"]
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class CaptureUpstreamGradients(keras.layers.Wrapper):
-    """Computes a layer, and captures the gradient that comes back to its result.
+    """Computes a layer, and captures the gradient of its result.
 
-    It is in the `captured_gradients` of the `GradientCaptureTape` that the layer is called in. Where there is none,
-    nothing is captured.
+    The gradient is in the `captured_gradients` of the `GradientCaptureTape` in which the layer is called. Outside of
+    such a tape, nothing is captured.
     """
 
     def __init__(self, layer: keras.layers.Layer, tag: str | None = None, **kwargs: Any) -> None:
         """Creates the wrapper of a Keras layer.
 
-        The gradient is found under `tag`, by default the layer's name with "_cug" appended, which is the wrapper's name too.
+        `tag` is the key of the gradient, and the default name of the wrapper. The default of `tag` is the layer's name
+        with "_cug" appended, such as "dense_cug".
 
         Raises:
-          ValueError: `layer` is none.
+          ValueError: `layer` is not a Keras layer.
         """
         _check_layer(layer)
         self.tag = layer.name + "_cug" if tag is None else tag
@@ -48,21 +49,21 @@ class CaptureUpstreamGradients(keras.layers.Wrapper):
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class CaptureActivationGradients(keras.layers.Wrapper):
-    """Computes a layer, and captures the gradient of what goes into its activation.
+    """Computes a layer, and captures the gradients of the inputs of its activations.
 
-    It is in the `captured_gradients` of the `GradientCaptureTape` that the layer is called in, under the tag, with
-    "_activation" appended. Where there is none, nothing is captured. Recurrent layers are refused: their activations are in a
-    loop, out of which no gradient can be passed.
+    They are in the `captured_gradients` of the `GradientCaptureTape` in which the layer is called. The key is the tag
+    with "_" and the name of the argument appended, such as "dense_cag_activation". Outside of such a tape, nothing is
+    captured. Recurrent layers are rejected, because their activations are in a loop.
     """
 
     def __init__(self, layer: keras.layers.Layer, tag: str | None = None, **kwargs: Any) -> None:
-        """Creates the wrapper, around a copy of a Keras layer with activations.
+        """Creates the wrapper of a copy of a Keras layer with activations.
 
-        Gradients are found under names that begin with `tag`, by default the layer's name with "_cag" appended, which is the
-        wrapper's name too.
+        The keys of gradients begin with `tag`, which is also the default name of the wrapper. The default of `tag` is the
+        layer's name with "_cag" appended, such as "dense_cag".
 
         Raises:
-          ValueError: `layer` is none, or has no activation.
+          ValueError: `layer` is not a Keras layer, or has no activation.
         """
         if not self.layer_is_supported(layer):
             raise ValueError(
@@ -70,26 +71,26 @@ class CaptureActivationGradients(keras.layers.Wrapper):
                 " the gradient of its result"
             )
         self.tag = layer.name + "_cag" if tag is None else tag
-        plain = keras.saving.serialize_keras_object(layer)
+        original = keras.saving.serialize_keras_object(layer)
         config = layer.get_config()
         for key in _activations(layer):
             config[key] = self._capturing(getattr(layer, key), f"{self.tag}_{key}")
         copy = type(layer).from_config(config)
         if layer.built:
-            built = layer.get_build_config()
-            assert built is not None
-            copy.build(built["input_shape"])
+            build_config = layer.get_build_config()
+            assert build_config is not None
+            copy.build(build_config["input_shape"])
             copy.set_weights(layer.get_weights())
         super().__init__(copy, **{"name": self.tag, **kwargs})
-        self._plain = lambda: plain  # Keras would wrap a dict.
+        self._serialized_layer = lambda: original  # A function, because Keras would wrap a dict.
         self.supports_masking = True
 
     @staticmethod
     def layer_is_supported(layer: keras.layers.Layer) -> bool:
-        """Whether a layer has activations whose gradients can be captured.
+        """Returns True if a layer has activations whose gradients can be captured.
 
         Raises:
-          ValueError: `layer` is no Keras layer.
+          ValueError: `layer` is not a Keras layer.
         """
         _check_layer(layer)
         return bool(_activations(layer))
@@ -99,7 +100,7 @@ class CaptureActivationGradients(keras.layers.Wrapper):
         return self.layer(inputs, *args, **kwargs)
 
     def get_config(self) -> Config:
-        return {**keras.layers.Layer.get_config(self), "layer": self._plain(), "tag": self.tag}
+        return {**keras.layers.Layer.get_config(self), "layer": self._serialized_layer(), "tag": self.tag}
 
     @staticmethod
     def _capturing(activation: Callable[..., tf.Tensor], tag: str) -> Callable[..., tf.Tensor]:
@@ -118,7 +119,7 @@ def _check_layer(layer: object) -> None:
 
 
 def _activations(layer: keras.layers.Layer) -> list[str]:
-    """The names of a layer's arguments that are activations."""
+    """Returns the names of a layer's arguments that are activations; none for recurrent layers."""
     if isinstance(layer, keras.layers.RNN):
         return []
     return [key for key in layer.get_config() if "activation" in key and callable(getattr(layer, key, None))]

@@ -24,8 +24,8 @@ __all__ = ["GroupNormalization", "InstanceNormalization", "LayerNormalization"]
 class GroupNormalization(keras.layers.Layer):
     """Normalises the channels of each group of each sample: https://arxiv.org/abs/1803.08494.
 
-    Groups are taken from the channels in turn: channel c is in group `c % groups`, unless `strided_channel_grouping` is
-    False. Training and inference are the same.
+    Channel c is in group `c % groups`. If `strided_channel_grouping` is False, each group has consecutive channels. The
+    layer computes the same in training and inference.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class GroupNormalization(keras.layers.Layer):
     ) -> None:
         """Creates the layer; see `tensorflow_ipu.ops.normalization_ops.group_norm` for the arguments.
 
-        Initializers that are None are zeros for `beta`, and ones for `gamma`.
+        An initializer of None means zeros for `beta` and ones for `gamma`.
 
         Raises:
           ValueError: `groups` is below 1.
@@ -64,20 +64,21 @@ class GroupNormalization(keras.layers.Layer):
         self.beta: keras.Variable | None = None
 
     def build(self, input_shape: Shape) -> None:
-        """Makes `gamma` and `beta` for inputs of this shape.
+        """Creates `gamma` and `beta` for inputs of this shape.
 
         Raises:
-          ValueError: There are no such channels, their number is not known, or `groups` does not divide it.
+          ValueError: `channels_axis` is out of range, the number of channels is unknown, or `groups` does not divide
+            it.
         """
         axis = self._check(input_shape)
         self._add_parameters((input_shape[axis],))
         self.built = True
 
     def call(self, inputs: TensorLike, training: bool | None = None) -> tf.Tensor:
-        """Normalises a tensor [batch, ...], into one like it."""
+        """Returns the normalised tensor for a tensor [batch, ...], with its shape and type."""
         del training
         inputs = tf.convert_to_tensor(inputs)
-        gamma, beta = (None if one is None else tf.convert_to_tensor(one) for one in (self.gamma, self.beta))
+        gamma, beta = (None if weight is None else tf.convert_to_tensor(weight) for weight in (self.gamma, self.beta))
         groups, axis = self._groups_of(inputs.shape), self._check(inputs.shape)
         return normalization_ops.normalize(
             inputs, groups, axis, self.epsilon, self.strided_channel_grouping, gamma, beta
@@ -97,9 +98,9 @@ class GroupNormalization(keras.layers.Layer):
         return normalization_ops.check_groups(shape, self._groups_of(shape), self.channels_axis)
 
     def _add_parameters(self, shape: Shape, *kinds: str) -> None:
-        """Makes `gamma` and `beta`, with the objects of these kinds that the layer has for each."""
-        for name, wanted in (("gamma", self.scale), ("beta", self.center)):
-            if wanted:
+        """Creates `gamma` and `beta` with the layer's initializers and with its options of `kinds`, such as "regularizer"."""
+        for name, is_enabled in (("gamma", self.scale), ("beta", self.center)):
+            if is_enabled:
                 options: dict[str, Any] = {kind: getattr(self, f"{name}_{kind}") for kind in ("initializer", *kinds)}
                 setattr(self, name, self.add_weight(name=name, shape=shape, **options))
 
@@ -119,13 +120,13 @@ class InstanceNormalization(GroupNormalization):
         trainable: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Creates the layer: a `GroupNormalization`, which see, with a group for each channel."""
+        """Creates the layer. It is a `GroupNormalization` with one group for each channel, and has its arguments."""
         super().__init__(
             1, channels_axis, center, scale, epsilon, beta_initializer, gamma_initializer, trainable=trainable, **kwargs
         )
 
     def call(self, inputs: TensorLike, training: bool | None = None) -> tf.Tensor:
-        """Normalises a tensor [batch, ...], into one like it."""
+        """Returns the normalised tensor for a tensor [batch, ...], with its shape and type."""
         return super().call(inputs, training)
 
     def get_config(self) -> Config:
@@ -134,12 +135,12 @@ class InstanceNormalization(GroupNormalization):
     def _groups_of(self, shape: tf.TensorShape | Shape) -> int:
         rank = len(shape)
         in_range = -rank <= self.channels_axis < rank
-        return (shape[self.channels_axis] or 1) if in_range else 1  # What is wrong is for the check to say.
+        return (shape[self.channels_axis] or 1) if in_range else 1  # `_check` raises the error.
 
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class LayerNormalization(GroupNormalization):
-    """Normalises each sample over some dimensions, as `keras.layers.LayerNormalization`: https://arxiv.org/abs/1607.06450."""
+    """Normalises each sample over some dimensions like `keras.layers.LayerNormalization`: https://arxiv.org/abs/1607.06450."""
 
     def __init__(
         self,
@@ -158,8 +159,8 @@ class LayerNormalization(GroupNormalization):
     ) -> None:
         """Creates the layer. Arguments that are not named here are as for `GroupNormalization`.
 
-        `axis` is the dimension, or the dimensions, to normalise over, whose sizes `gamma` and `beta` have. Regularizers
-        are losses of these two, and constraints limit them.
+        `axis` is the dimension, or the list of dimensions, to normalise over. `gamma` and `beta` have the sizes of
+        these dimensions. The regularizers and constraints are those of `beta` and `gamma`.
 
         Raises:
           ValueError: `axis` is neither an int nor a list or tuple of ints, or names a dimension twice.
@@ -168,7 +169,7 @@ class LayerNormalization(GroupNormalization):
             1, -1, center, scale, epsilon, beta_initializer, gamma_initializer, trainable=trainable, **kwargs
         )
         axes: list[Any] = list(axis) if isinstance(axis, (list, tuple)) else [axis]
-        if not axes or not all(is_int(one) for one in axes):
+        if not axes or not all(is_int(dimension) for dimension in axes):
             raise ValueError(f"`axis` must be an int, or a list or tuple of ints, but is `{axis!r}`")
         self.axis: int | list[int] = axis if isinstance(axis, int) else axes
         self.beta_regularizer = keras.regularizers.get(beta_regularizer)
@@ -177,30 +178,30 @@ class LayerNormalization(GroupNormalization):
         self.gamma_constraint = keras.constraints.get(gamma_constraint)
 
     def build(self, input_shape: Shape) -> None:
-        """Makes `gamma` and `beta` for inputs of this shape.
+        """Creates `gamma` and `beta` for inputs of this shape.
 
         Raises:
-          ValueError: There is no such dimension, or its size is not known.
+          ValueError: A dimension of `axis` does not exist, or its size is unknown.
         """
         self._add_parameters(tuple(input_shape[axis] for axis in self._axes(input_shape)), "regularizer", "constraint")
         self.built = True
 
     def call(self, inputs: TensorLike, training: bool | None = None) -> tf.Tensor:
-        """Normalises a tensor [batch, ...], into one like it.
+        """Returns the normalised tensor for a tensor [batch, ...], with its shape and type.
 
         Raises:
-          ValueError: A dimension of `axis` does not exist, or its size is not known.
+          ValueError: A dimension of `axis` does not exist, or its size is unknown.
         """
         del training
         inputs = tf.convert_to_tensor(inputs)
         axes = self._axes(inputs.shape)
         order = [axis for axis in range(len(inputs.shape)) if axis not in axes] + axes
-        moved = tf.transpose(inputs, order)
-        rows = tf.reshape(moved, [-1, math.prod(known_size(inputs, axis) for axis in axes)])
-        gamma, beta = (None if one is None else tf.reshape(one, [-1]) for one in (self.gamma, self.beta))
+        transposed = tf.transpose(inputs, order)
+        rows = tf.reshape(transposed, [-1, math.prod(known_size(inputs, axis) for axis in axes)])
+        gamma, beta = (None if weight is None else tf.reshape(weight, [-1]) for weight in (self.gamma, self.beta))
         rows = normalization_ops.normalize(rows, 1, 1, self.epsilon, False, gamma, beta)
-        back = [order.index(axis) for axis in range(len(order))]
-        return tf.ensure_shape(tf.transpose(tf.reshape(rows, tf.shape(moved)), back), inputs.shape)
+        inverse = [order.index(axis) for axis in range(len(order))]
+        return tf.ensure_shape(tf.transpose(tf.reshape(rows, tf.shape(transposed)), inverse), inputs.shape)
 
     def get_config(self) -> Config:
         return {
@@ -209,16 +210,16 @@ class LayerNormalization(GroupNormalization):
         }
 
     def _axes(self, shape: tf.TensorShape | Shape) -> list[int]:
-        """The dimensions of `axis`, counted from the front."""
+        """Returns the dimensions of `axis` as indices from 0."""
         rank = len(shape)
-        given: list[int] = [self.axis] if isinstance(self.axis, int) else list(self.axis)
-        if not all(-rank <= axis < rank for axis in given):
+        signed_axes: list[int] = [self.axis] if isinstance(self.axis, int) else list(self.axis)
+        if not all(-rank <= axis < rank for axis in signed_axes):
             raise ValueError(f"`axis={self.axis}` is out of bounds: `inputs` has shape {tuple(shape)}")
-        axes = [axis % rank for axis in given]
+        axes = [axis % rank for axis in signed_axes]
         if len(set(axes)) != len(axes):
             raise ValueError(f"`axis={self.axis}` names a dimension of `inputs` twice; the shape is {tuple(shape)}")
         if any(shape[axis] is None for axis in axes):
-            raise ValueError(f"the sizes of `axis={self.axis}` must be known, and `inputs` has shape {tuple(shape)}")
+            raise ValueError(f"the sizes of `axis={self.axis}` must be known, but `inputs` has shape {tuple(shape)}")
         return axes
 
 

@@ -1,4 +1,4 @@
-"""Layers that say which activations are kept for the backward pass and which are computed again."""
+"""Layers that select activations to be stored for the backward pass or to be recomputed in it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["RecomputationCheckpoint", "Recompute"]
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class RecomputationCheckpoint(keras.layers.Layer):
-    """Returns its inputs, and marks them as activations to be kept where a pipeline stage is recomputed.
+    """Returns its inputs, and marks them as activations to be stored if their pipeline stage is recomputed.
 
-    Numbers and gradients are what they are without it. Masks pass.
+    It changes no values or gradients. Masks are passed on.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -32,24 +32,24 @@ class RecomputationCheckpoint(keras.layers.Layer):
         self.supports_masking = True
 
     def call(self, inputs: Nested, **kwargs: Any) -> Nested:
-        """Returns the tensor, or the structure of tensors."""
+        """Returns the tensor, or the structure of tensors, of `inputs`."""
         del kwargs
         return pipelining.recomputation_checkpoint(inputs)
 
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class Recompute(keras.layers.Wrapper):
-    """Computes a layer, or a model, again in the backward pass, so that its activations need not be kept.
+    """Recomputes a layer or a model in the backward pass, so that its activations need not be stored.
 
-    Numbers, gradients and weights are those of the layer alone. What it draws by seeds it draws once, for both passes, and
-    what it counts or averages, it updates once.
+    Results, gradients and weights are the same as without the wrapper. Both computations draw the same random values,
+    and non-trainable weights, such as moving averages, are updated once.
     """
 
     def __init__(self, layer: keras.layers.Layer, **kwargs: Any) -> None:
         """Creates the wrapper of a Keras layer or model.
 
         Raises:
-          ValueError: `layer` is none.
+          ValueError: `layer` is not a Keras layer.
         """
         if not isinstance(layer, keras.layers.Layer):
             raise ValueError(f"`layer` must be a Keras layer or model, but is `{layer!r}`")
@@ -57,41 +57,45 @@ class Recompute(keras.layers.Wrapper):
         self.supports_masking = True
 
     def build(self, input_shape: Shape | None = None) -> None:
-        """Makes the weights of the layer, where it does so by a method of its own."""
+        """Builds the layer if its class defines `build`; other layers are built when they are called."""
         if not self.layer.built and type(self.layer).build is not keras.layers.Layer.build:
             self.layer.build(input_shape)
         self.built = True
 
     def call(self, inputs: Nested, training: bool | None = None, mask: Nested = None) -> Nested:
-        """Computes the layer. What it returns is what the layer returns."""
+        """Returns the results of the layer for `inputs`."""
         if not internals.computes_again():
             return self.layer(inputs, **_mask_for(self.layer, mask))
-        if not self.layer.built:  # It makes its weights when it is called, which a symbolic call does too.
-            symbols = tf.nest.map_structure(lambda each: internals.symbol(each.shape, each.dtype), inputs)
+        if not self.layer.built:  # A layer without `build` creates its weights in a call, here in a symbolic one.
+            symbols = tf.nest.map_structure(lambda tensor: internals.symbol(tensor.shape, tensor.dtype), inputs)
             internals.called_with_symbols(self.layer, symbols, training=bool(training))
         call = _Call(self.layer, inputs, training, mask)
-        # The backward pass may be traced outside of the user's step, and AutoGraph then be another.
+        # The backward pass may be traced after the user's step. So the call keeps the AutoGraph settings of this step.
         flat = _recomputed(autograph.user_code(call))(*call.arguments())
-        outputs, masks, states, losses = call.unflatten(flat)
+        outputs, masks, values, losses = call.unflatten(flat)
         internals.put_masks(outputs, masks)
-        for variable, state in zip(self.layer.non_trainable_variables, states, strict=True):
-            variable.assign(tf.stop_gradient(state))
+        for variable, value in zip(self.layer.non_trainable_variables, values, strict=True):
+            variable.assign(tf.stop_gradient(value))
         for loss in losses:
             self.add_loss(loss)
         return outputs
 
     def compute_output_spec(self, inputs: Nested, training: bool | None = None, mask: Nested = None) -> Nested:
-        """The shapes and types of what the layer returns."""
+        """Returns the shapes and types of the results of the layer."""
         del training, mask
         return self.layer.compute_output_spec(inputs)
 
     def compute_mask(self, inputs: Nested, previous_mask: Nested = None) -> Nested:
-        """The masks of what the layer returns."""
+        """Returns the masks of the results of the layer."""
         return internals.mask_after(self.layer, inputs, previous_mask)
 
 
 class _Call:
-    """A call of a layer as a pure function of tensors: inputs, weights and states to outputs, states and losses."""
+    """A call of a layer as a pure function of tensors, so that it can be computed twice.
+
+    The arguments are the inputs and the values of all variables. The results are the outputs, their masks, the new
+    values of the non-trainable variables, and the losses; all are flat lists of tensors.
+    """
 
     def __init__(self, layer: keras.layers.Layer, inputs: Nested, training: bool | None, mask: Nested) -> None:
         self._layer = layer
@@ -105,7 +109,7 @@ class _Call:
     def arguments(self) -> list[tf.Tensor]:
         return [
             *tf.nest.flatten(self._inputs),
-            *(tf.convert_to_tensor(internals.uncast(each)) for each in self._variables),
+            *(tf.convert_to_tensor(internals.uncast(variable)) for variable in self._variables),
         ]
 
     def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -113,18 +117,22 @@ class _Call:
         mapping = list(zip(self._variables, tensors[count:], strict=True))
         with internals.stateless(self._layer, mapping, self._seeds) as scope:
             inputs = tf.nest.pack_sequence_as(self._inputs, tensors[:count])
-            outputs = _Body(self._layer, self._mask)(inputs, training=self._training)
+            outputs = _TrainingScope(self._layer, self._mask)(inputs, training=self._training)
             masks = internals.masks_of(outputs)
-        states = [tf.identity(value) for value in map(scope.get_current_value, self._layer.non_trainable_variables)]
-        self._structure = (outputs, masks, states, list(scope.losses))
+        values = [tf.identity(value) for value in map(scope.get_current_value, self._layer.non_trainable_variables)]
+        self._structure = (outputs, masks, values, list(scope.losses))
         return [tf.identity(tensor) for tensor in tf.nest.flatten(self._structure)]
 
     def unflatten(self, tensors: Iterable[tf.Tensor]) -> Nested:
         return tf.nest.pack_sequence_as(self._structure, list(tensors))
 
 
-class _Body(keras.layers.Layer):
-    """Has all layers below know whether they train, in the backward pass too, when no other layer is being called."""
+class _TrainingScope(keras.layers.Layer):
+    """Calls a layer such that the layers in it get `training` from this call.
+
+    Keras passes `training` from the outermost layer that is being called to the layers in it. In the backward pass no
+    layer is being called, so this one takes the place of the outermost layer.
+    """
 
     def __init__(self, layer: keras.layers.Layer, mask: Nested) -> None:
         super().__init__(name=f"{layer.name}_body", autocast=False)
@@ -138,7 +146,7 @@ class _Body(keras.layers.Layer):
         return self._inner(inputs, **self._options)
 
     def compute_mask(self, inputs: Nested, previous_mask: Nested = None) -> None:
-        """Leaves the masks of the layer below as they are."""
+        """Returns None, so that Keras keeps the masks that the layer has stored on its outputs."""
 
 
 def _mask_for(layer: keras.layers.Layer, mask: Nested) -> dict[str, Nested]:
@@ -147,32 +155,38 @@ def _mask_for(layer: keras.layers.Layer, mask: Nested) -> dict[str, Nested]:
 
 
 def _recomputed(function: Callable[..., list[tf.Tensor]]) -> Callable[..., list[tf.Tensor]]:
-    """The function, with a gradient that computes it again."""
+    """Returns `function` with a gradient that calls it again instead of storing its intermediate results.
+
+    The forward pass stores only the arguments. The backward pass calls the function again under a tape, which then
+    computes the gradients. The cost is a second forward computation. XLA would merge two equal computations, and thus
+    store the intermediate results. So `_dependent_on` first makes the arguments depend on the upstream gradients.
+    """
 
     @tf.custom_gradient
     def call(*tensors: tf.Tensor) -> Nested:
         def gradient(*upstream: tf.Tensor) -> list[Gradient | None]:
-            again = _after(upstream, tensors)
-            watched = [tensor for tensor in again if tensor.dtype.is_floating]
+            arguments = _dependent_on(upstream, tensors)
+            watched = [tensor for tensor in arguments if tensor.dtype.is_floating]
             with tf.GradientTape() as tape:
                 tape.watch(watched)
-                results = function(*again)
+                results = function(*arguments)
             pairs = [pair for pair in zip(results, upstream, strict=True) if pair[0].dtype.is_floating]
-            found = iter(
+            gradients = iter(
                 tape.gradient([result for result, _ in pairs], watched, output_gradients=[flow for _, flow in pairs])
             )
-            return [next(found) if tensor.dtype.is_floating else None for tensor in again]
+            return [next(gradients) if tensor.dtype.is_floating else None for tensor in arguments]
 
         return function(*tensors), gradient
 
     return call
 
 
-def _after(upstream: Sequence[tf.Tensor | None], tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The tensors, by way of the upstream gradients, so that XLA does not take the first computation's results."""
+def _dependent_on(upstream: Sequence[tf.Tensor | None], tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the same values, computed such that they depend on an upstream gradient: a zero made from it is added."""
     flow = next(tensor for tensor in upstream if tensor is not None and tensor.dtype.is_floating)
     if tf.executing_eagerly():
         return list(tensors)
     first = tf.reduce_max(tf.reshape(flow, [-1])[:1])
-    nothing = tf.where(tf.math.is_nan(first), first, 0)  # Where there is a NaN, gradients have it anyway.
-    return [tensor + tf.cast(nothing, tensor.dtype) if tensor.dtype.is_floating else tensor for tensor in tensors]
+    # XLA cannot simplify this to 0, because the result is NaN for NaN. Gradients are then NaN anyway.
+    zero = tf.where(tf.math.is_nan(first), first, 0)
+    return [tensor + tf.cast(zero, tensor.dtype) if tensor.dtype.is_floating else tensor for tensor in tensors]

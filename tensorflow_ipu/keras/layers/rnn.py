@@ -1,6 +1,6 @@
-"""Recurrent layers with the names and arguments that they have on the IPU."""
+"""Recurrent layers with the names and arguments of IPU TensorFlow."""
 
-# The arguments of methods are IPU TensorFlow's, in other names and another order than Keras's.
+# The arguments of methods are those of IPU TensorFlow. Keras has other names and another order.
 # pyright: reportIncompatibleMethodOverride=false
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 _PARTIALS = (tf.float16, tf.float32)
 
-# What Keras's layers can do otherwise, and those of the IPU cannot.
+# Arguments of Keras's layers for which the layers of the IPU support only this value.
 _FIXED: dict[str, object] = {
     "use_bias": True,
     "kernel_regularizer": None,
@@ -49,7 +49,7 @@ _FIXED: dict[str, object] = {
     "go_backwards": False,
     "unroll": False,
 }
-# What both of Keras's layers take as it is; and what the layers themselves keep.
+# Arguments that are passed to Keras's LSTM and GRU unchanged, and arguments that become attributes of the same name.
 _PASSED = (
     "activation", "recurrent_activation", "bias_initializer", "dropout", "return_sequences", "return_state", "stateful"
 )  # fmt: skip
@@ -57,7 +57,7 @@ _RECORDED = ("seed", "dropout_seed", "time_major", "options", "options_bwd")
 
 
 class Popnn(keras.layers.RNN):
-    """What both layers add to Keras's own: the order of dimensions, seeds, and options for hardware."""
+    """The base class of `PopnnLSTM` and `PopnnGRU`: adds `time_major`, seeds and options of real IPUs to Keras's layers."""
 
     partials_dtype: tf.DType
     seed: int | None
@@ -65,11 +65,11 @@ class Popnn(keras.layers.RNN):
     time_major: bool
     options: dict[str, Any] | None
     options_bwd: dict[str, Any] | None
-    _turns_time: bool  # Whether the layer swaps the first two dimensions, which Keras 3 does not.
+    _swaps_time: bool  # True if this class has to swap batch and time for `time_major`, which Keras 3 does not support.
 
     def build(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> None:
-        """Makes the weights for inputs of this shape."""
-        super().build(self._batch_major(inputs_shape), *_given(initial_state_shape))
+        """Creates the weights for inputs of this shape."""
+        super().build(self._batch_major(inputs_shape), *_without_none(initial_state_shape))
 
     def call(
         self,
@@ -78,43 +78,46 @@ class Popnn(keras.layers.RNN):
         training: bool | None = None,
         initial_state: Nested = None,
     ) -> Nested:
-        """Computes the layer.
+        """Computes the outputs of all time steps.
 
         Args:
           inputs: A tensor [batch, time, size]; with `time_major`, [time, batch, size].
-          mask: Which steps of time count, booleans of the first two dimensions of `inputs`.
-          training: Whether to drop inputs.
-          initial_state: The state to start from: of `PopnnLSTM` the output and the state of the cell, of `PopnnGRU` the
-            output alone, each [batch, units]. None: zeros.
+          mask: Booleans with the shape of the first two dimensions of `inputs`; time steps that are False are skipped.
+          training: Whether dropout is active.
+          initial_state: The initial state: for `PopnnLSTM` a list of the output and the cell state, for `PopnnGRU` the
+            output, each [batch, units]. None: zeros.
 
         Returns:
-          The last output [batch, units], or with `return_sequences` all outputs, in the order of dimensions of `inputs`.
-          With `return_state` a list of this and of the state after the last step.
+          The last output [batch, units], or with `return_sequences` all outputs, in the order of dimensions of
+          `inputs`. With `return_state`, a list of these outputs and the final state.
 
         Raises:
-          ValueError: `inputs` has not three dimensions.
+          ValueError: `inputs` does not have three dimensions.
         """
-        if not isinstance(inputs, list) and inputs.shape.rank != 3:  # Keras 2 has states in the list.
+        if not isinstance(inputs, list) and inputs.shape.rank != 3:  # In Keras 2, a list holds inputs and states.
             raise ValueError(f"`inputs` must have three dimensions, but has shape {inputs.shape}")
         with programs.summed_in(self.partials_dtype, self.compute_dtype):
             results = super().call(
                 self._swapped(inputs), initial_state=initial_state, mask=self._swapped(mask), training=bool(training)
             )
-        return self._of_outputs(results, self._swapped)
+        return self._map_sequences(results, self._swapped)
 
     def compute_output_shape(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> Nested:
-        shapes = super().compute_output_shape(self._batch_major(inputs_shape), *_given(initial_state_shape))
-        return self._of_outputs(shapes, self._batch_major)
+        shapes = super().compute_output_shape(self._batch_major(inputs_shape), *_without_none(initial_state_shape))
+        return self._map_sequences(shapes, self._batch_major)
 
     def get_config(self) -> Config:
-        own = {"partials_dtype": self.partials_dtype.name, "implementation": 2}
-        return {**super().get_config(), **own, **{name: getattr(self, name) for name in _RECORDED}}
+        fixed = {"partials_dtype": self.partials_dtype.name, "implementation": 2}
+        return {**super().get_config(), **fixed, **{name: getattr(self, name) for name in _RECORDED}}
 
-    def _begin(self, arguments: dict[str, Any], *own: str) -> None:
-        """Makes Keras's layer of the arguments of a constructor, its `own` and those of both; records the others."""
+    def _initialize(self, arguments: dict[str, Any], *passed: str) -> None:
+        """Checks the arguments of a constructor, and calls Keras's constructor with those of `_PASSED` and `passed`.
+
+        The arguments of `_RECORDED` become attributes.
+        """
         _check(type(self).__name__, arguments)
         seed, keras_layer = arguments["seed"], cast("Any", super())
-        self._turns_time = internals.make_recurrent(
+        self._swaps_time = internals.make_recurrent(
             self,
             keras_layer.__init__,
             arguments["dropout_seed"],
@@ -122,7 +125,7 @@ class Popnn(keras.layers.RNN):
             units=arguments["units"],
             kernel_initializer=_seeded(arguments["kernel_initializer"], seed),
             recurrent_initializer=_seeded(arguments["recurrent_initializer"], seed),
-            **{name: arguments[name] for name in (*_PASSED, *own)},
+            **{name: arguments[name] for name in (*_PASSED, *passed)},
             **arguments["kwargs"],
         )
         self.partials_dtype = tf.as_dtype(arguments["partials_dtype"])
@@ -131,37 +134,37 @@ class Popnn(keras.layers.RNN):
             setattr(self, name, dict(value) if isinstance(value, Mapping) else value)
 
     def _batch_major(self, shape: Shape) -> Shape:
-        """The shape of inputs as Keras has it."""
-        if not self._turns_time:
+        """Returns the shape of inputs in Keras's order, [batch, time, ...]."""
+        if not self._swaps_time:
             return shape
-        time, batch, *rest = shape
-        return batch, time, *rest
+        time, batch, *sizes = shape
+        return batch, time, *sizes
 
     def _swapped(self, tensor: Any) -> Any:
-        """A tensor with its first two dimensions swapped, where time comes first."""
-        if tensor is None or not self._turns_time:
+        """Returns the tensor, with its first two dimensions swapped if `_swaps_time`."""
+        if tensor is None or not self._swaps_time:
             return tensor
         return tf.transpose(tensor, [1, 0, *range(2, len(tensor.shape))])
 
-    def _of_outputs(self, results: Any, swapped: Callable[[Any], Any]) -> Any:
-        """The results of Keras's layer with the outputs of all steps `swapped`, where time comes first; states stay."""
-        if not self._turns_time or not self.return_sequences:
+    def _map_sequences(self, results: Any, swap: Callable[[Any], Any]) -> Any:
+        """Applies `swap` to the sequence in the results of Keras's layer if `_swaps_time`; states have no time dimension."""
+        if not self._swaps_time or not self.return_sequences:
             return results
         if not self.return_state:
-            return swapped(results)
+            return swap(results)
         outputs, *states = results
-        return swapped(outputs), *states
+        return swap(outputs), *states
 
 
 def _check(kind: str, arguments: Mapping[str, Any]) -> None:
-    """Refuses what the layer does not have, all at once."""
+    """Raises one error for all arguments that the layer does not support."""
     faults = Faults()
-    for name, only in _FIXED.items():
-        if arguments[name] != only:
+    for name, supported in _FIXED.items():
+        if arguments[name] != supported:
             faults.add(
                 ValueError,
-                f"`{kind}` has no `{name}={arguments[name]!r}`, only `{name}={only!r}`;"
-                f" `keras.layers.{kind.removeprefix('Popnn')}` runs on the IPU too, and has it",
+                f"`{name}={arguments[name]!r}` is not supported by `{kind}`, only `{name}={supported!r}`;"
+                f" use `keras.layers.{kind.removeprefix('Popnn')}`, which runs on the IPU too",
             )
     if tf.as_dtype(arguments["partials_dtype"]) not in _PARTIALS:
         faults.add(ValueError, f"`partials_dtype` must be float16 or float32, but is `{arguments['partials_dtype']!r}`")
@@ -172,23 +175,23 @@ def _check(kind: str, arguments: Mapping[str, Any]) -> None:
     faults.raise_any()
 
 
-def _given(shape: Nested) -> list[Nested]:
+def _without_none(shape: Nested) -> list[Nested]:
     return [] if shape is None else [shape]
 
 
 def _seeded(initializer: Initializer, seed: int | None) -> Any:
-    """The initializer, with this seed if it is random and has none of its own."""
-    found: Any = keras.initializers.get(initializer)
-    if seed is None or not isinstance(initializer, str) or "seed" not in found.get_config():
-        return found
-    return type(found).from_config({**found.get_config(), "seed": seed})
+    """Returns the initializer, with this seed if it was passed by name and is random."""
+    seeded: Any = keras.initializers.get(initializer)
+    if seed is None or not isinstance(initializer, str) or "seed" not in seeded.get_config():
+        return seeded
+    return type(seeded).from_config({**seeded.get_config(), "seed": seed})
 
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class PopnnLSTM(Popnn, keras.layers.LSTM):
-    """Long short-term memory, as `keras.layers.LSTM` computes it, with the weights of that.
+    """Long short-term memory, with the results and weights of `keras.layers.LSTM`.
 
-    Options of `keras.layers.LSTM` that the IPU's layer does not have are refused.
+    Options of `keras.layers.LSTM` that the IPU's layer does not support are rejected.
     """
 
     def __init__(
@@ -226,37 +229,37 @@ class PopnnLSTM(Popnn, keras.layers.LSTM):
     ) -> None:
         """Creates the layer. Arguments that are not named here are as for `keras.layers.LSTM`.
 
-        `use_bias` is True, `recurrent_dropout` 0, `implementation` 2, `go_backwards` and `unroll` False, and
-        regularizers and constraints None. The kernel is of shape [inputs, 4 * units], the recurrent kernel [units, 4 *
+        `use_bias` has to be True, `recurrent_dropout` 0, `implementation` 2, `go_backwards` and `unroll` False, and
+        regularizers and constraints None. The kernel has shape [inputs, 4 * units], the recurrent kernel [units, 4 *
         units], and the bias [4 * units].
 
-        `dropout` drops the same inputs at each step of time, by masks that all follow from `dropout_seed`. `return_state`
-        adds the last output and the state of the cell. `seed` is that of the kernels' initializers which have none of
-        their own. With `time_major` inputs, and outputs of all steps, are [time, batch, size], and not [batch, time,
-        size]. `partials_dtype` is the type in which products of float16 sum up: float16, or float32, which goes before
-        `partialsType` of `IPUConfig`; a `scopes.partials_type` around the call goes before both. `options` and
-        `options_bwd` are for hardware, and recorded.
+        `dropout` drops the same inputs in each time step; `dropout_seed` determines the masks. `return_state` adds the
+        last output and the cell state. `seed` is the seed of the kernels' initializers that are passed by name. With
+        `time_major`, inputs and the outputs of all time steps are [time, batch, size] instead of [batch, time, size].
+        `partials_dtype` is the type in which products of float16 are summed: float16 or float32. It takes precedence
+        over `partialsType` of `IPUConfig`. A `scopes.partials_type` around the call takes precedence over both. `options` and
+        `options_bwd` are for real IPUs, and are only recorded.
 
         Raises:
-          ValueError: An option that the layer does not have is asked for.
-          TypeError: `time_major` is no bool, or `options` no dict.
+          ValueError: An option has a value that the layer does not support.
+          TypeError: `time_major` is not a bool, or `options` is not a dict.
         """
-        self._begin(locals(), "unit_forget_bias")
+        self._initialize(locals(), "unit_forget_bias")
 
     def get_bias(self) -> tf.Tensor:
-        """The bias, a tensor with a row for each gate: [4, units], in the order input, forget, cell, output."""
+        """Returns the bias as a tensor [4, units], with rows for the input, forget, cell and output gates."""
         return tf.reshape(tf.convert_to_tensor(self.cell.bias), [4, self.units])
 
     def state_shape(self, batch_size: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The shapes of the two states."""
+        """Returns the shapes of the output and of the cell state, each `(batch_size, units)`."""
         return (batch_size, self.units), (batch_size, self.units)
 
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class PopnnGRU(Popnn, keras.layers.GRU):
-    """Gated recurrent units, as `keras.layers.GRU` computes them, with the weights of that.
+    """Gated recurrent units, with the results and weights of `keras.layers.GRU`.
 
-    Options of `keras.layers.GRU` that the IPU's layer does not have are refused.
+    Options of `keras.layers.GRU` that the IPU's layer does not support are rejected.
     """
 
     def __init__(
@@ -292,14 +295,14 @@ class PopnnGRU(Popnn, keras.layers.GRU):
         options_bwd: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Creates the layer; see `PopnnLSTM` for the other arguments, and for what is raised.
+        """Creates the layer; see `PopnnLSTM` for the arguments not named here and for the errors.
 
-        The kernel is of shape [inputs, 3 * units], the recurrent kernel [units, 3 * units], and the bias [3 * units], or
-        [2, 3 * units] with `reset_after`, by which the reset gate comes after the product with the recurrent kernel. The
-        state that `return_state` adds is the last output once more.
+        With `reset_after`, the reset gate is applied after the product with the recurrent kernel instead of before. The
+        kernel has shape [inputs, 3 * units], the recurrent kernel [units, 3 * units], and the bias [3 * units]. With
+        `reset_after`, the bias is [2, 3 * units]. `return_state` adds the last output a second time.
         """
-        self._begin(locals(), "reset_after")
+        self._initialize(locals(), "reset_after")
 
     def state_shape(self, batch_size: int) -> tuple[int, int]:
-        """The shape of the state."""
+        """Returns the shape of the state, `(batch_size, units)`."""
         return batch_size, self.units

@@ -1,1 +1,1 @@
-"""What makes a Keras model of a scope an IPU model: its methods, its programs and their executions."""
+"""The methods, programs and executions of Keras models that are made in a strategy's scope."""

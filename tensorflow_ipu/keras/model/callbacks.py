@@ -1,4 +1,4 @@
-"""Callbacks once a step and replica, called by a thread that reads the outfeed while the program runs."""
+"""Callbacks once per step and replica, called by a thread that reads the outfeed while the program runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class AsynchronousCallbacks(keras.callbacks.CallbackList):
-    """Callbacks that do not hear of executions, which is what Keras knows of, but of their steps, by `report`."""
+    """A callback list that ignores the executions that Keras reports, and runs callbacks for each step by `report`."""
 
     def __init__(
         self,
@@ -32,13 +32,13 @@ class AsynchronousCallbacks(keras.callbacks.CallbackList):
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = callbacks.callbacks
         super().__init__(callbacks, **kwargs)
-        # They are called by the thread already.
+        # Callbacks already run on the thread of `Reader`, so Keras must not start threads for them.
         self._async_train = self._async_test = self._async_predict = False
         self.per_step = per_step
         self._next = 0
 
     def report(self, mode: str, logs: Logs) -> None:
-        """Tells all callbacks that a step of one replica has ended."""
+        """Runs the callbacks of one step of one replica."""
         index = self._next
         self._next += 1
         logs = internals.plain_logs(logs)
@@ -47,28 +47,28 @@ class AsynchronousCallbacks(keras.callbacks.CallbackList):
         for callback in self.callbacks:
             getattr(callback, f"on_{mode}_batch_end")(index, logs=logs)
 
-    # What Keras says of executions. The first of them says where an epoch begins.
+    # Keras calls these once per execution. The first execution of an epoch resets the index of the step.
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Notes which step comes next."""
+        """Sets the index of the next step."""
         del logs
         self._next = batch * self.per_step
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Does nothing: the steps were reported."""
+        """Does nothing: `report` has run the callbacks."""
 
     on_test_batch_begin = on_predict_batch_begin = on_train_batch_begin
     on_test_batch_end = on_predict_batch_end = on_train_batch_end
 
 
 class Reader:
-    """A thread that hands each element of an outfeed to a function, until it has handed on so many."""
+    """A thread that passes each element of an outfeed to a function, until it has passed `count` elements."""
 
     def __init__(self, outfeed: IPUOutfeedQueue, count: int, handle: Callable[[Nested], None]) -> None:
         self._outfeed = outfeed
-        self._left = count
+        self._remaining = count
         self._handle = handle
-        self._given_up = threading.Event()
+        self._is_given_up = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._read, name="ipu-keras-callbacks", daemon=True)
 
@@ -77,11 +77,11 @@ class Reader:
 
     def _read(self) -> None:
         try:
-            while self._left and not self._given_up.is_set():
+            while self._remaining and not self._is_given_up.is_set():
                 for element in self._outfeed:
-                    self._left -= 1
+                    self._remaining -= 1
                     self._handle(element)
-        except BaseException as exc:  # For the thread that waits.
+        except BaseException as exc:  # `join` raises it on the thread that waits.
             self._error = exc
 
     def join(self) -> None:
@@ -90,9 +90,9 @@ class Reader:
             raise self._error
 
     def give_up(self) -> None:
-        """Ends the thread though elements are missing: the program failed, or the user gave up."""
-        self._given_up.set()
-        if self._thread.is_alive():  # Else `start` was interrupted, or not called.
+        """Ends the thread although elements are missing, after the program failed or the user interrupted it."""
+        self._is_given_up.set()
+        if self._thread.is_alive():  # Otherwise, `start` was interrupted or not called.
             self._thread.join()
 
 
@@ -106,29 +106,29 @@ _HOOKS = [name for name in vars(keras.callbacks.Callback) if name.startswith("on
 
 
 def written_once(callbacks: Nested, strategy: IPUStrategyV1) -> Nested:
-    """The callbacks that `fit` is given, those of Keras that write files in a form that writes on worker 0 alone."""
+    """Returns the callbacks of `fit`, with Keras's own callbacks that write files wrapped to write on worker 0 only."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks.callbacks = [_of_workers(one, strategy) for one in callbacks.callbacks]
+        callbacks.callbacks = [_for_workers(callback, strategy) for callback in callbacks.callbacks]
         return callbacks
     if callbacks is None or isinstance(callbacks, keras.callbacks.Callback):
-        return _of_workers(callbacks, strategy)
-    return [_of_workers(one, strategy) for one in callbacks]
+        return _for_workers(callbacks, strategy)
+    return [_for_workers(callback, strategy) for callback in callbacks]
 
 
-def _of_workers(callback: Any, strategy: IPUStrategyV1) -> Any:
-    # One whose hooks are the user's may do more than write.
-    if not isinstance(callback, _WRITING) or not all(_is_of_keras(callback, name) for name in _HOOKS):
+def _for_workers(callback: Any, strategy: IPUStrategyV1) -> Any:
+    # A hook of the user may do more than write files, so it runs on all workers.
+    if not isinstance(callback, _WRITING) or not all(_is_keras_hook(callback, name) for name in _HOOKS):
         return callback
     restores = isinstance(callback, keras.callbacks.BackupAndRestore)
     return (_Restoring if restores else _ChiefOnly)(callback, strategy)
 
 
-def _is_of_keras(callback: keras.callbacks.Callback, hook: str) -> bool:
+def _is_keras_hook(callback: keras.callbacks.Callback, hook: str) -> bool:
     return getattr(type(callback), hook).__module__.startswith(f"{keras.__name__}.")
 
 
 class _ChiefOnly(keras.callbacks.Callback):
-    """Hands what `fit` says on to a callback, on worker 0."""
+    """A callback that forwards the calls of `fit` to another callback, on worker 0 only."""
 
     def __init__(self, callback: keras.callbacks.Callback, strategy: IPUStrategyV1) -> None:
         super().__init__()
@@ -146,22 +146,22 @@ class _ChiefOnly(keras.callbacks.Callback):
             self.callback.set_model(model)
 
 
-def _handing_on(hook: str) -> Callable[..., None]:
-    def hand_on(self: _ChiefOnly, *args: Any, **kwargs: Any) -> None:
+def _forwarding(hook: str) -> Callable[..., None]:
+    def forward(self: _ChiefOnly, *args: Any, **kwargs: Any) -> None:
         if self.cluster.is_chief:
             with self.extended.alone():
                 getattr(self.callback, hook)(*args, **kwargs)
 
-    hand_on.__name__ = hook
-    return hand_on
+    forward.__name__ = hook
+    return forward
 
 
 for _hook in _HOOKS:
-    setattr(_ChiefOnly, _hook, _handing_on(_hook))
+    setattr(_ChiefOnly, _hook, _forwarding(_hook))
 
 
 class _Restoring(_ChiefOnly):
-    """`BackupAndRestore`: what worker 0 finds in its folder, all workers begin with."""
+    """A `BackupAndRestore` for several workers: all of them resume from what worker 0 finds in its folder."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         model: Any = self.model
@@ -171,16 +171,16 @@ class _Restoring(_ChiefOnly):
         epoch = internals.first_epoch(model)
         optimizer: Any = model.optimizer
         built = bool(optimizer) and getattr(optimizer, "built", True)
-        own = tf.constant([-1 if epoch is None else epoch, built], tf.int64)
-        agreed = exchange.collective(self.cluster, "broadcast", own, "the epoch to resume with")
-        found, has_optimizer = agreed.numpy().tolist()
-        if found < 0:
+        status = tf.constant([-1 if epoch is None else epoch, built], tf.int64)
+        agreed_status = exchange.collective(self.cluster, "broadcast", status, "the epoch to resume with")
+        first_epoch, has_optimizer = agreed_status.numpy().tolist()
+        if first_epoch < 0:
             return
-        internals.begin_with_epoch(model, found)
+        internals.set_first_epoch(model, first_epoch)
         if has_optimizer and not built:
             with self.extended.alone():
                 internals.build_optimizer(optimizer, model.trainable_variables)
-        kept = [*model.variables, *(internals.variables_of(optimizer) if has_optimizer else [])]
-        for variable in kept:
+        variables = [*model.variables, *(internals.variables_of(optimizer) if has_optimizer else [])]
+        for variable in variables:
             value, name = tf.convert_to_tensor(variable), name_of(variable)
             variable.assign(exchange.collective(self.cluster, "broadcast", value, f"what `{name}` resumes with"))

@@ -1,4 +1,4 @@
-"""Files of models that are made in a strategy's scope: their options and stages, and the SavedModel that is served."""
+"""Saves and loads the options and stages of models made in a scope, and describes their inputs for serving."""
 
 from __future__ import annotations
 
@@ -47,59 +47,59 @@ _ENUMS: dict[str, type[enum.Enum]] = {
 }
 
 
-def written(options: Options, stages: StageAssignment) -> str:
-    """Returns the options that differ from the defaults, and the stages, as text; an empty one where there are none."""
-    found: dict[str, object] = {}
+def to_json(options: Options, stages: StageAssignment) -> str:
+    """Returns the options that differ from the defaults, and the stages, as JSON. Without any, returns ""."""
+    content: dict[str, object] = {}
     for group, values in options.groups():
         changed = {name: _encode(name, value) for name, value in values.changed().items()}
         if changed:
-            found[group] = changed
+            content[group] = changed
     if options.asynchronous_callbacks:
-        found[_CALLBACKS] = True
+        content[_CALLBACKS] = True
     if stages.is_pipelined:
-        found[_STAGES] = stages.named()
-    return json.dumps(found) if found else ""
+        content[_STAGES] = stages.named()
+    return json.dumps(content) if content else ""
 
 
 def read(stages: StageAssignment | None, text: str) -> Options:
-    """Returns the options that `written` returned as text, and assigns its stages unless `stages` is None."""
+    """Returns the options in a text of `to_json`, and assigns its stages unless `stages` is None."""
     if not text:
         return Options()
     try:
         return _read(json.loads(text), stages)
     except (RuntimeError, TypeError, ValueError) as exc:
         raise ValueError(
-            f"the model's options cannot be read from `{FILE}` in its file: {exc}. The rest of the file can:"
+            f"the model's options cannot be read from `{FILE}` in its file: {exc}. To load the rest of the file:"
             " `keras.models.load_model` outside of `strategy.scope()` gives the model without its options, and"
-            " `load_weights` of a model made in the scope takes the file too"
+            " `load_weights` of a model made in the scope reads its weights"
         ) from exc
 
 
-def _read(written: object, stages: StageAssignment | None) -> Options:
-    """The options that a file has; stages are set last, so that a faulty file changes nothing."""
-    rest = _object(written)
+def _read(content: object, stages: StageAssignment | None) -> Options:
+    """Returns the options of decoded JSON. Stages are assigned last, so that an invalid file changes nothing."""
+    remaining = _object(content)
     options, faults, unknown = Options(), Faults(), []
     for group, values in options.groups():
-        setattr(options, group, _read_group(values, rest.pop(group, {}), faults, unknown))
-    options.asynchronous_callbacks = rest.pop(_CALLBACKS, False)
+        setattr(options, group, _read_group(values, remaining.pop(group, {}), faults, unknown))
+    options.asynchronous_callbacks = remaining.pop(_CALLBACKS, False)
     note_bool(_CALLBACKS, options.asynchronous_callbacks, faults)
-    named = rest.pop(_STAGES, None)
+    named_stages = remaining.pop(_STAGES, None)
     faults.raise_any()
-    if named is not None and stages is not None:
-        stages.restore(named)
-    unknown += rest
+    if named_stages is not None and stages is not None:
+        stages.restore(named_stages)
+    unknown += remaining
     if unknown:
         names = ", ".join(f"`{name}`" for name in unknown)
-        warnings.warn(f"the file has options that this version does not know, which are not set: {names}", stacklevel=9)
+        warnings.warn(f"the file has options that this version does not support, and ignores: {names}", stacklevel=9)
     return options
 
 
-def _read_group(default: OptionGroup, written: object, faults: Faults, unknown: list[str]) -> OptionGroup:
-    known = default.names()
+def _read_group(default: OptionGroup, content: object, faults: Faults, unknown: list[str]) -> OptionGroup:
+    names = default.names()
     try:
-        given = {name: _decode(name, value) for name, value in _object(written).items()}
-        unknown += [name for name in given if name not in known]
-        return default.of(**{name: value for name, value in given.items() if name in known})
+        decoded = {name: _decode(name, value) for name, value in _object(content).items()}
+        unknown += [name for name in decoded if name not in names]
+        return default.of(**{name: value for name, value in decoded.items() if name in names})
     except (TypeError, ValueError) as exc:
         faults.add(ValueError, f"{default.title}: {exc}")
         return default
@@ -131,7 +131,7 @@ def _encode(name: str, value: object) -> object:
 
 
 def _decode(name: str, value: object) -> Any:
-    """The value of an option that `_encode` wrote."""
+    """Returns the value that `_encode` encoded for an option."""
     if isinstance(value, list):
         return [_decode(name, part) for part in value]
     if not isinstance(value, dict):
@@ -143,11 +143,11 @@ def _decode(name: str, value: object) -> Any:
             return tf.as_dtype(value["dtype"])
         return {key: _decode(key, part) for key, part in value["dict"].items()}
     except (AttributeError, KeyError, TypeError) as exc:
-        raise ValueError(f"`{name}` is `{value!r}`, which stands for no value of an option") from exc
+        raise ValueError(f"`{name}` is `{value!r}`, which is not an encoded option") from exc
 
 
 def called_flat(model: keras.Model, values: Sequence[tf.Tensor]) -> Nested:
-    """Calls a model with its flat inputs."""
+    """Calls a model with a flat list of its inputs."""
     structure = internals.input_structure(model)
     if structure is not None:
         return model(tf.nest.pack_sequence_as(structure, list(values)), training=False)
@@ -156,22 +156,21 @@ def called_flat(model: keras.Model, values: Sequence[tf.Tensor]) -> Nested:
 
 
 def input_specs(model: keras.Model, batch_size: int | None) -> list[tf.TensorSpec]:
-    """The specs of the model's flat inputs, with static shapes."""
+    """Returns the specs of the model's flat inputs, with static shapes."""
     if batch_size is not None and (not is_int(batch_size) or batch_size < 1):
         raise ValueError(f"`batch_size` must be a positive integer, but is {batch_size!r}")
     try:
-        # Of sequential models a list, of the others a list of their structure of inputs.
         inputs = internals.input_specs(model)
     except (AttributeError, ValueError) as exc:
         raise RuntimeError(
             f"Cannot get the input signature of model `{model.name}`: it was not called yet. Call it on a batch, fit it, or"
             " make it with an `Input` layer, and export it then"
         ) from exc
-    # Keras exports models for any size of batch, also those whose `Input` states one.
-    stated = getattr(model, "inputs", None) or inputs
-    found = []
-    for at, (spec, with_batch) in enumerate(zip(inputs, stated, strict=True)):
-        name, shape = spec.name or f"input_{at}", with_batch.shape
+    # The specs have no batch size, even if the model's `Input` has, so the shapes are taken from `Model.inputs`.
+    declared = getattr(model, "inputs", None) or inputs
+    specs = []
+    for index, (spec, input_with_batch) in enumerate(zip(inputs, declared, strict=True)):
+        name, shape = spec.name or f"input_{index}", input_with_batch.shape
         dims = list(shape)
         if batch_size is not None and dims:
             dims[0] = batch_size
@@ -181,72 +180,73 @@ def input_specs(model: keras.Model, batch_size: int | None) -> list[tf.TensorSpe
                 " a program for an IPU has static shapes. Set `batch_size`, and state the other dimensions in the model's"
                 " `Input`"
             )
-        found.append(tf.TensorSpec(dims, tf.as_dtype(spec.dtype), name=name))
-    return found
+        specs.append(tf.TensorSpec(dims, tf.as_dtype(spec.dtype), name=name))
+    return specs
 
 
-# SavedModels and HDF5 files, for which Keras has no hooks.
+# SavedModels and HDF5 files. Keras has no hooks to save more in these formats.
 
 _WITHOUT_STAGES = (
     "the model is loaded without its pipeline stages ({reason}). Pass its class to `load_model` in `custom_objects`"
 )
 
-# What Keras saves a model to: a path; an HDF5 file, or one that h5py reads, that is open.
+# The forms in which Keras accepts a file: a path, an open HDF5 file, or an open file that h5py can read.
 _File: TypeAlias = "str | os.PathLike[str] | h5py.File | tf.io.gfile.GFile"
 
 
 def _extra_assets(filepath: _File) -> str:
-    """Returns the folder of a SavedModel that TensorFlow leaves to others."""
+    """Returns the folder of a SavedModel that TensorFlow reserves for other libraries."""
     return os.path.join(str(filepath), "assets.extra")
 
 
-def keeping_options(plain: Callable[..., object]) -> Callable[..., object]:
-    """A function of Keras that saves or loads a model in such a format, and handles its options too."""
-    in_hdf5 = "hdf5" in plain.__name__
+def keeping_options(original: Callable[..., object]) -> Callable[..., object]:
+    """Wraps a function of Keras that saves or loads models, so that it saves or loads their options too."""
+    in_hdf5 = "hdf5" in original.__name__
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def save(model: object, filepath: _File, *args: Nested, **kwargs: Nested) -> object:
-        before = _version(filepath)
-        result = plain(model, filepath, *args, **kwargs)
-        if before is None or before != _version(filepath):  # The user may keep an earlier file.
+        earlier_version = _version(filepath)
+        result = original(model, filepath, *args, **kwargs)
+        # If the version is the same, Keras wrote nothing: the user declined to overwrite the file.
+        if earlier_version is None or earlier_version != _version(filepath):
             extension = _extension_of(model)
-            text = "" if extension is None else written(extension.options, extension.stages)
+            text = "" if extension is None else to_json(extension.options, extension.stages)
             if in_hdf5:
                 _write_to_hdf5(filepath, text)
             else:
                 write_options(_extra_assets(filepath), text)
         return result
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def load(filepath: _File, *args: Nested, **kwargs: Nested) -> object:
-        model = plain(filepath, *args, **kwargs)
+        model = original(filepath, *args, **kwargs)
         extension = _extension_of(model)
         if extension is not None:
             text = _read_from_hdf5(filepath) if in_hdf5 else read_options(_extra_assets(filepath))
             try:
-                extension.take_options(text)
+                extension.load_options(text)
             except ValueError as exc:
                 if not extension.stages.is_subclassed:
                     raise
-                # Without its class, Keras makes a model of a SavedModel whose `call` is one function.
+                # Without the class, Keras loads a SavedModel as a model whose `call` is one traced function.
                 warnings.warn(_WITHOUT_STAGES.format(reason=exc.__cause__), stacklevel=tracebacks.stack_level())
-                extension.take_options(text, stages=False)
+                extension.load_options(text, stages=False)
         return model
 
-    return load if plain.__name__.startswith("load") else save
+    return load if original.__name__.startswith("load") else save
 
 
-def building_on_device(plain: Callable[[keras.Model], None]) -> Callable[[keras.Model], None]:
-    """The function of Keras 2 that makes the losses and metrics of a model that is saved, on any thread."""
+def building_on_device(original: Callable[[keras.Model], None]) -> Callable[[keras.Model], None]:
+    """Wraps the function of Keras 2 that builds losses and metrics of a saved model, to run it in the scope."""
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def build(model: keras.Model) -> None:
         extension = _extension_of(model)
         if extension is None:
-            plain(model)
+            original(model)
             return
         with extension.strategy.scope(), extension.calls.turn():
-            plain(model)
+            original(model)
 
     return build
 
@@ -256,7 +256,7 @@ def _extension_of(model: object) -> Extension | None:
 
 
 def _version(filepath: _File) -> int | None:
-    """Returns when a file on this host was written; None for any other, which Keras writes without a question."""
+    """Returns the modification time of a local file or SavedModel in ns, or None for any other file."""
     if not isinstance(filepath, (str, os.PathLike)):
         return None
     path = os.path.join(filepath, tf.saved_model.SAVED_MODEL_FILENAME_PB) if os.path.isdir(filepath) else filepath
@@ -264,7 +264,7 @@ def _version(filepath: _File) -> int | None:
 
 
 def write_options(folder: str, text: str) -> None:
-    """Writes the text of `written` into a folder, in which another model may have been."""
+    """Writes a text of `to_json` into a folder, or removes the text that another model left."""
     path = os.path.join(folder, FILE)
     if text:
         tf.io.gfile.makedirs(folder)
@@ -275,7 +275,7 @@ def write_options(folder: str, text: str) -> None:
 
 
 def read_options(folder: str) -> str:
-    """Returns the text that `write_options` wrote."""
+    """Returns the text that `write_options` wrote, or ""."""
     path = os.path.join(folder, FILE)
     if not tf.io.gfile.exists(path):
         return ""
@@ -284,7 +284,7 @@ def read_options(folder: str) -> str:
 
 
 def _opened(filepath: _File, mode: str) -> AbstractContextManager[h5py.File]:
-    import h5py  # Keras has it, and few models are saved so.
+    import h5py  # Imported late, as few models use this format. Keras requires it.
 
     return contextlib.nullcontext(filepath) if isinstance(filepath, h5py.File) else h5py.File(filepath, mode)
 

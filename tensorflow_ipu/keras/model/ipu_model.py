@@ -1,10 +1,11 @@
-"""The class that is mixed into the class of a Keras model that is made in a strategy's scope."""
+"""The class that is mixed into the class of a Keras model made in a strategy's scope."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import operator
+import threading
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -30,63 +31,73 @@ if TYPE_CHECKING:
 
     _Model = keras.Model
 else:
-    _Model = object  # The mixed class has the class of a model as its last base.
+    _Model = object  # A mixed class has the model's class as its last base.
 
 
 def mix_in(model: keras.Model, strategy: IPUStrategyV1) -> None:
-    """Turns a model into one of the IPU: its class becomes a subclass of its own class and of `IPUModel`."""
+    """Makes a model an IPU model: its class becomes a subclass of its class and of `IPUModel`."""
     if not isinstance(model, IPUModel):
         kind = ModelExtension
         if isinstance(model, keras.Sequential):
             kind = SequentialExtension
         elif isinstance(model, internals.Functional):
             kind = FunctionalExtension
-        set_class(model, _mixed(kind, type(model)))
-    model.__dict__["_ipu_extension"] = Extension(model, strategy)  # Past Keras, which tracks attributes.
+        with _classes_lock:
+            ipu_class = _mixed(kind, type(model))
+        set_class(model, ipu_class)
+    model.__dict__["_ipu_extension"] = Extension(model, strategy)  # `__setattr__` would make Keras track it.
 
 
-def _mixed(kind: type[IPUModel], plain: type[keras.Model]) -> type[keras.Model]:
-    """Returns the class of IPU models for a class of Keras or of the user, the same each time.
+# Guards the creation of IPU classes: threads that make models of one class share its IPU class.
+_classes_lock = threading.Lock()
 
-    The attribute `__class__` of its models is the plain class, by which Keras names, saves, copies and clones them. A call of
-    it outside of a scope makes a plain model.
+
+def _mixed(kind: type[IPUModel], plain_class: type[keras.Model]) -> type[keras.Model]:
+    """Returns the IPU class of a class of Keras or of the user, the same one each time.
+
+    Its models have the plain class as attribute `__class__`, because Keras uses this attribute to name, save, copy and
+    clone models. Outside of a scope, a call of the IPU class makes a plain model.
     """
-    mixed = next((one for one in plain.__subclasses__() if one.__bases__ == (kind, plain)), None)
-    if mixed is not None:
-        return mixed
+    existing_class = next(
+        (subclass for subclass in plain_class.__subclasses__() if subclass.__bases__ == (kind, plain_class)), None
+    )
+    if existing_class is not None:
+        return existing_class
 
     def __new__(cls: type, *args: Nested, **kwargs: Nested) -> object:  # noqa: N807
-        if cls is made and not makes_ipu_models(tf.distribute.get_strategy()):
-            return plain(*args, **kwargs)
-        return plain.__new__(cls, *args, **kwargs)
+        if cls is ipu_class and not makes_ipu_models(tf.distribute.get_strategy()):
+            return plain_class(*args, **kwargs)
+        return plain_class.__new__(cls, *args, **kwargs)
 
     names = ("__module__", "__qualname__", "__doc__")
-    attributes = {name: getattr(plain, name) for name in names}
-    made = type(
-        plain.__name__, (kind, plain), {**attributes, "__new__": __new__, "__class__": property(lambda _: plain)}
+    attributes = {name: getattr(plain_class, name) for name in names}
+    ipu_class = type(
+        plain_class.__name__,
+        (kind, plain_class),
+        {**attributes, "__new__": __new__, "__class__": property(lambda _: plain_class)},
     )
-    return made
+    return ipu_class
 
 
 class IPUModel(IPUMethods, _Model):
-    """A model that trains, evaluates and predicts by programs of an IPU: Keras's loops over data that a queue feeds."""
+    """A model that trains, evaluates and predicts by programs of an IPU, in Keras's loops over data of an infeed."""
 
     def __init_subclass__(cls) -> None:
         """Hides a mixed class from the user's base classes, which may count or check their subclasses."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        load, *rest = super().__reduce__()
-        # Pickle finds a class by its name, which is that of the plain one.
+        load, *arguments = super().__reduce__()
+        # Pickle looks up a class by its name, which is the plain class's.
         if isinstance(getattr(load, "__self__", None), type):
             load = getattr(self.__class__, load.__name__)
-        return (load, *rest)
+        return (load, *arguments)
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.compile)
     def compile(self, *args: Nested, **kwargs: Nested) -> None:
-        if kwargs.get("steps_per_execution") is not None:  # None is the default of Keras 2, which its files have.
+        if kwargs.get("steps_per_execution") is not None:  # Files of Keras 2 hold the default, None.
             kwargs["steps_per_execution"] = _steps(kwargs["steps_per_execution"])
-        # What Keras makes here, the optimizer that goes by a name and the metrics, belongs on the device.
+        # Keras creates metrics here, and the optimizer if its name was passed. Their variables belong on the device.
         extension = self._ipu_extension
         strategy = extension.strategy
         with strategy.scope(), extension.calls.turn():
@@ -94,18 +105,18 @@ class IPUModel(IPUMethods, _Model):
             extension.reset()
             if internals.strategy_of(self.optimizer) not in (None, strategy):
                 raise ValueError(
-                    f"the optimizer of model `{self.name}` was made outside of the scope that the model was made in, so its"
+                    f"the optimizer of model `{self.name}` was not made in the scope of the model, so its"
                     " variables are not on the IPU: make it inside `strategy.scope()`, with the same strategy"
                 )
             wrapped = getattr(self.optimizer, "inner_optimizer", None)
             made_by_keras = all(argument is not self.optimizer for argument in (*args, *kwargs.values()))
             if made_by_keras and wrapping.scales_losses(wrapped):
-                # Keras scales the losses of models in half precision, and sees no scaling but an outermost one.
+                # In half precision, Keras wraps optimizers to scale losses, and does not see that an inner one does so.
                 self.optimizer = wrapped
             wrapping.agree_on_finite(self.optimizer)
         return result
 
-    # `fit`, `evaluate` and `predict` of the user's class call Keras's own, which runs a program for each batch.
+    # If the user's class overrides `fit`, `evaluate` or `predict`, Keras's loop runs a program for each batch.
 
     def _overrides(self, method: str) -> bool:
         return getattr(self.__class__, method) is not getattr(keras.Model, method)
@@ -115,38 +126,42 @@ class IPUModel(IPUMethods, _Model):
     def fit(self, *args: Nested, **kwargs: Nested) -> keras.callbacks.History:
         if self._overrides("fit"):
             return super().fit(*args, **kwargs)
-        given = Arguments("fit", args, kwargs)
+        arguments = Arguments("fit", args, kwargs)
         internals.check_call(self, "fit")
         extension = self._ipu_extension
         with extension.calls.fitting(), extension.call("fit") as call, contextlib.ExitStack() as opened:
-            if given["validation_split"]:
-                if given["validation_data"] is None:
-                    arrays = tuple(given[name] for name in _DATA)
-                    split: Any = internals.split_off(arrays, given["validation_split"])
-                    given.update(zip(_DATA, split[0], strict=True))
-                    given["validation_data"] = split[1]
-                given["validation_split"] = 0.0
-            data = _feed(extension, given, "steps_per_epoch", given["shuffle"], given["class_weight"])
+            if arguments["validation_split"]:
+                if arguments["validation_data"] is None:
+                    arrays = tuple(arguments[name] for name in _DATA)
+                    split: Any = internals.split_validation_data(arrays, arguments["validation_split"])
+                    arguments.update(zip(_DATA, split[0], strict=True))
+                    arguments["validation_data"] = split[1]
+                arguments["validation_split"] = 0.0
+            data = _feed(extension, arguments, "steps_per_epoch", arguments["shuffle"], arguments["class_weight"])
             opened.callback(data.close)
-            given["class_weight"] = None
+            arguments["class_weight"] = None
             _check_accumulation(extension, data)
-            if given["validation_data"] is not None:
-                x, y, weights = keras.utils.unpack_x_y_sample_weight(given["validation_data"])
-                steps = given["validation_steps"]
-                size = given["validation_batch_size"] or given["batch_size"]
+            if arguments["validation_data"] is not None:
+                x, y, weights = keras.utils.unpack_x_y_sample_weight(arguments["validation_data"])
+                steps = arguments["validation_steps"]
+                size = arguments["validation_batch_size"] or arguments["batch_size"]
                 adapter = fed_data.adapt(x, y, weights, size, steps, False, None)
                 held_out = extension.feed(adapter, steps, "validation_steps")
                 opened.callback(held_out.close)
-                given["validation_data"], given["validation_steps"] = held_out, held_out.steps_per_epoch
-            for callback in _listed(given["callbacks"]):
+                arguments["validation_data"], arguments["validation_steps"] = held_out, held_out.steps_per_epoch
+            for callback in _callback_list(arguments["callbacks"]):
                 internals.accept_strategy(callback, extension.strategy)
             if extension.cluster is not None:
-                given["callbacks"] = written_once(given["callbacks"], extension.strategy)
-            given["callbacks"] = _with_history(given["callbacks"])
-            epochs = given["epochs"]
-            result = _run(super().fit, "train", call, extension, given, data, add_history=True, epochs=epochs)
-            # Of this call: the model's may be that of another thread by now.
-            histories = [one for one in _listed(given["callbacks"]) if isinstance(one, keras.callbacks.History)]
+                arguments["callbacks"] = written_once(arguments["callbacks"], extension.strategy)
+            arguments["callbacks"] = _with_history(arguments["callbacks"])
+            epochs = arguments["epochs"]
+            result = _run(super().fit, "train", call, extension, arguments, data, add_history=True, epochs=epochs)
+            # Keras stores the history in the model, so `result` may be the history of another thread's call.
+            histories = [
+                callback
+                for callback in _callback_list(arguments["callbacks"])
+                if isinstance(callback, keras.callbacks.History)
+            ]
             if not histories:
                 return result
             self.history = histories[-1]
@@ -157,29 +172,29 @@ class IPUModel(IPUMethods, _Model):
     def evaluate(self, *args: Nested, **kwargs: Nested) -> list[float] | float | dict[str, float]:
         if self._overrides("evaluate"):
             return super().evaluate(*args, **kwargs)
-        given = Arguments("evaluate", args, kwargs)
+        arguments = Arguments("evaluate", args, kwargs)
         extension = self._ipu_extension
-        if given["_use_cached_eval_dataset"]:  # The validation of `fit`, whose call this is part of.
-            internals.take_steps_of_validation(self)
+        if arguments["_use_cached_eval_dataset"]:  # This is the validation of `fit`, and part of its call.
+            internals.use_steps_of_validation_data(self)
             return super().evaluate(*args, **kwargs)
         internals.check_call(self, "evaluate")
         with extension.call("evaluate") as call, contextlib.ExitStack() as opened:
-            data = _feed(extension, given, "steps")
+            data = _feed(extension, arguments, "steps")
             opened.callback(data.close)
-            return _run(super().evaluate, "test", call, extension, given, data, epochs=1)
+            return _run(super().evaluate, "test", call, extension, arguments, data, epochs=1)
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.predict)
     def predict(self, *args: Nested, **kwargs: Nested) -> Nested:
         if self._overrides("predict"):
             return super().predict(*args, **kwargs)
-        given = Arguments("predict", args, kwargs)
+        arguments = Arguments("predict", args, kwargs)
         internals.check_call(self, "predict")
         extension = self._ipu_extension
         with extension.call("predict") as call, contextlib.ExitStack() as opened:
-            data = _feed(extension, given, "steps", for_prediction=True)
+            data = _feed(extension, arguments, "steps", for_prediction=True)
             opened.callback(data.close)
-            return _run(super().predict, "predict", call, extension, given, data, epochs=1)
+            return _run(super().predict, "predict", call, extension, arguments, data, epochs=1)
 
     @functools.wraps(keras.Model.train_on_batch)
     def train_on_batch(self, *args: Nested, **kwargs: Nested) -> Nested:
@@ -196,7 +211,7 @@ class IPUModel(IPUMethods, _Model):
         with self._ipu_extension.call("predict_on_batch"):
             return super().predict_on_batch(*args, **kwargs)
 
-    # Uses of the model by the host: no step changes the weights meanwhile.
+    # The host uses the model in these methods. A turn keeps steps from changing the weights at the same time.
 
     @functools.wraps(keras.Model.save)
     def save(self, *args: Nested, **kwargs: Nested) -> Nested:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -218,22 +233,22 @@ class IPUModel(IPUMethods, _Model):
         calls = self._ipu_extension.calls
         with calls.turn():
             if tf.executing_eagerly():
-                calls.measure()
+                calls.claim_metrics()
             super().reset_metrics()
 
-    # What Keras calls.
+    # Methods that Keras calls.
 
     def save_assets(self, dir_path: str) -> None:
         """Writes the model's options and pipeline stages to its file."""
-        getattr(super(), "save_assets", _nothing)(dir_path)
-        text = files.written(self._ipu_extension.options, self._ipu_extension.stages)
+        getattr(super(), "save_assets", _do_nothing)(dir_path)
+        text = files.to_json(self._ipu_extension.options, self._ipu_extension.stages)
         if text:
             files.write_options(dir_path, text)
 
     def load_assets(self, dir_path: str | None) -> None:
         """Reads the model's options and pipeline stages from its file."""
-        getattr(super(), "load_assets", _nothing)(dir_path)
-        self._ipu_extension.take_options(files.read_options(dir_path) if dir_path else "")
+        getattr(super(), "load_assets", _do_nothing)(dir_path)
+        self._ipu_extension.load_options(files.read_options(dir_path) if dir_path else "")
 
     def make_train_function(self, force: bool = False) -> Callable[[Nested], Nested]:
         return self._make_function("train", force)
@@ -248,8 +263,8 @@ class IPUModel(IPUMethods, _Model):
         name = f"make_{mode}_function"
         if self._overrides(name):
             raise RuntimeError(
-                f"The function `{name}` for the model {self.name} has been overridden, and under an `IPUStrategy` the model"
-                f" makes the program itself: override `{mode}_step` instead, or make the model outside of the scope"
+                f"The function `{name}` for the model {self.name} has been overridden, but under an `IPUStrategy` the model"
+                f" makes its programs itself: override `{mode}_step` instead, or make the model outside of the scope"
             )
         extension = self._ipu_extension
         with extension.calls.turn():
@@ -260,16 +275,16 @@ class IPUModel(IPUMethods, _Model):
             return function
 
     def _symbolic_build(self, *args: Nested, **kwargs: Nested) -> None:
-        """Builds the model, as Keras 3 asks for at the beginning of its methods."""
+        """Builds the model in a turn. Keras 3 calls this at the beginning of its methods."""
         with self._ipu_extension.calls.turn(), progress.of(f"building `{self.name}`"):
-            internals.build_plainly(super(), *args, **kwargs)
+            internals.build_by_super(super(), *args, **kwargs)
 
     def _validate_and_get_metrics_result(self, logs: Logs) -> Logs:
-        """Returns the same in Keras 2."""
+        """Returns the logs, which hold the metrics, with Python scalars. Keras 2 calls this."""
         return internals.plain_logs(logs)
 
     def _get_metrics_result_or_logs(self, logs: Logs) -> Logs:
-        """Returns the logs, which hold the metrics already, as plain numbers, as not every release of Keras does."""
+        """Returns the logs, which hold the metrics, with Python scalars. Some releases of Keras keep arrays."""
         return internals.plain_logs(logs)
 
 
@@ -285,16 +300,16 @@ class ModelExtension(IPUModel):
     """A base class of subclassed models that are made in a strategy's scope."""
 
 
-def _nothing(_: object) -> None:
-    """Stands for a method that a plain class may lack."""
+def _do_nothing(_: object) -> None:
+    """Does nothing, in place of a method that a plain class may lack."""
 
 
-def _steps(given: Any) -> int:
-    """Returns `steps_per_execution` as a number. Users pass the size of a dataset, which is a tensor."""
+def _steps(value: Any) -> int:
+    """Returns `steps_per_execution` as an int. Users pass the size of a dataset, which is a tensor."""
     try:
-        steps = operator.index(given.numpy() if tf.is_tensor(given) else given)
+        steps = operator.index(value.numpy() if tf.is_tensor(value) else value)
     except TypeError as exc:
-        raise ValueError(f"`steps_per_execution` must be a positive integer, but is {given!r}") from exc
+        raise ValueError(f"`steps_per_execution` must be a positive integer, but is {value!r}") from exc
     if steps < 1:
         raise ValueError(
             f"`steps_per_execution` must be a positive integer, but is {steps}; for `dataset.cardinality()`, -1 and -2 mean"
@@ -306,7 +321,7 @@ def _steps(given: Any) -> int:
 
 
 _DATA = ("x", "y", "sample_weight")
-# The arguments by position.
+# The arguments in the order of their positions.
 _NAMES = {
     "fit": (
         *("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split", "validation_data", "shuffle"),
@@ -316,12 +331,12 @@ _NAMES = {
     "evaluate": ("x", "y", "batch_size", "verbose", "sample_weight", "steps", "callbacks"),
     "predict": ("x", "batch_size", "verbose", "steps", "callbacks"),
 }
-# Those whose default is not None.
+# Defaults other than None.
 _DEFAULTS = {"epochs": 1, "verbose": "auto", "shuffle": True, "validation_split": 0.0}
 
 
 class Arguments:
-    """The arguments of a call, in the form in which the user passed them.
+    """The arguments of a call, by position or keyword as the user passed them.
 
     They are not bound to a signature: a tool may have replaced Keras's method by one with another signature.
     """
@@ -353,32 +368,36 @@ class Arguments:
 
 def _feed(
     extension: Extension,
-    given: Arguments,
+    arguments: Arguments,
     argument: str,
     shuffle: bool | str = False,
     class_weight: Mapping[int, float] | None = None,
     for_prediction: bool = False,
 ) -> fed_data.FedData:
-    """Replaces the data among the arguments by data that the device is fed with."""
-    steps = given[argument]
-    x, y, weights = (given[name] for name in _DATA)
-    adapter = fed_data.adapt(x, y, weights, given["batch_size"], steps, shuffle, class_weight, for_prediction)
+    """Replaces the data among the arguments by data that an infeed reads, and returns the latter."""
+    steps = arguments[argument]
+    x, y, weights = (arguments[name] for name in _DATA)
+    adapter = fed_data.adapt(x, y, weights, arguments["batch_size"], steps, shuffle, class_weight, for_prediction)
     data = extension.feed(adapter, steps, argument, for_prediction=for_prediction)
-    given.update({"x": data, argument: data.steps_per_epoch, "y": None, "sample_weight": None}.items())
+    arguments.update({"x": data, argument: data.steps_per_epoch, "y": None, "sample_weight": None}.items())
     return data
 
 
-def _listed(callbacks: Nested) -> list[Any]:
-    """Returns the callbacks in a `CallbackList` or a structure, or one that is alone, as a list."""
-    return [one for one in tf.nest.flatten(getattr(callbacks, "callbacks", callbacks)) if one is not None]
+def _callback_list(callbacks: Nested) -> list[Any]:
+    """Returns callbacks as a list, from a `CallbackList`, a structure or a single callback."""
+    return [
+        callback for callback in tf.nest.flatten(getattr(callbacks, "callbacks", callbacks)) if callback is not None
+    ]
 
 
 def _with_history(callbacks: Nested) -> Nested:
-    """Returns the callbacks with a `History`, which Keras would add, too; a `CallbackList` as it is."""
-    listed = _listed(callbacks)
-    if hasattr(callbacks, "callbacks") or any(isinstance(one, keras.callbacks.History) for one in listed):
+    """Returns the callbacks and a `History`, which Keras would add as well. Returns a `CallbackList` unchanged."""
+    callback_list = _callback_list(callbacks)
+    if hasattr(callbacks, "callbacks") or any(
+        isinstance(callback, keras.callbacks.History) for callback in callback_list
+    ):
         return callbacks
-    return [*listed, keras.callbacks.History()]
+    return [*callback_list, keras.callbacks.History()]
 
 
 def _run(
@@ -386,48 +405,48 @@ def _run(
     mode: str,
     call: Call,
     extension: Extension,
-    given: Arguments,
+    arguments: Arguments,
     data: fed_data.FedData,
     **more: object,
 ) -> Any:
-    """Builds the model, and calls Keras's method, or what a tool has put in its place, with data that a queue feeds."""
+    """Builds the model, and calls Keras's method, or a tool's replacement of it, with data that an infeed reads."""
     model = extension.model
-    # Results of several steps have nothing to report of each step.
+    # Results that are accumulated over steps cannot be reported step by step.
     if extension.options.asynchronous_callbacks and not extension.accumulates(mode):
-        given["callbacks"] = call.callbacks = AsynchronousCallbacks(
-            given["callbacks"],
+        arguments["callbacks"] = call.callbacks = AsynchronousCallbacks(
+            arguments["callbacks"],
             per_step=data.replicas,
-            add_progbar=given["verbose"] != 0,
-            verbose=given["verbose"],
+            add_progbar=arguments["verbose"] != 0,
+            verbose=arguments["verbose"],
             steps=data.steps * data.replicas,
             model=model,
             **more,
         )
     with extension.beginning(data):
-        if mode == "predict":  # For which Keras does not build.
+        if mode == "predict":  # Keras does not build models in `predict`.
             if not all(layer.built for layer in internals.all_layers(model)):
                 with extension.strategy.scope():
                     internals.called_with_symbols(model, symbols_of(data.spec), training=False)
         elif environment.uses_keras_2():  # Keras 3 builds in `fit` and `evaluate`.
             with extension.strategy.scope():
                 internals.build_for_training(model, data.spec)
-        return method(*given.args, **given.kwargs)
+        return method(*arguments.args, **arguments.kwargs)
 
 
 def _check_accumulation(extension: Extension, data: fed_data.FedData) -> None:
     count = extension.steps_per_update
     if data.steps_per_execution % count == 0:
         return
-    wanted = [n for n in range(count, data.steps + 1, count) if data.steps % n == 0]
-    way_out = (
-        f"Compile the model with `steps_per_execution` of {' or '.join(map(str, wanted[:4]))}"
-        if wanted
-        else f"The data makes {data.steps} steps an epoch: give it a multiple of {count}. A smaller `batch_size` makes more"
+    multiples = [n for n in range(count, data.steps + 1, count) if data.steps % n == 0]
+    advice = (
+        f"Compile the model with `steps_per_execution` of {' or '.join(map(str, multiples[:4]))}"
+        if multiples
+        else f"The data makes {data.steps} steps an epoch, and needs a multiple of {count}. A smaller `batch_size` makes more"
     )
     pipelined = extension.stages.is_pipelined
     raise RuntimeError(
         f"The {'pipelined ' if pipelined else ''}model has been configured to use gradient accumulation for training, however"
         f" the current `steps_per_execution` value (set to {data.steps_per_execution}) is not divisible by"
-        f" `gradient_accumulation_steps_per_replica` ({count}). {way_out}, or call"
+        f" `gradient_accumulation_steps_per_replica` ({count}). {advice}, or call"
         f" `set_{'pipelining' if pipelined else 'gradient_accumulation'}_options` with another count"
     )

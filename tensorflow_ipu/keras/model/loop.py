@@ -1,4 +1,4 @@
-"""The executions of a Keras model: programs of steps in a loop on the device, and the turns that calls of the model take."""
+"""Runs the executions of a Keras model on the device, and orders the threads that use the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data.elements import Elements, checked_results
-from tensorflow_ipu.keras.data.fed_data import EpochIterator, taken, to_tensors
+from tensorflow_ipu.keras.data.fed_data import EpochIterator, take_elements, to_tensors
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, Reader
 from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation, accumulated_step
 from tensorflow_ipu.keras.pipeline.graph import PipelinedModel
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from tensorflow_ipu.keras.model.extension import Extension
     from tensorflow_ipu.strategy.ipu_strategy import PreparedProgram
 
-# Takes a batch, returns what a step of Keras does: logs, or predictions.
+# Returns the logs or predictions of a batch, as a step of Keras does.
 Step: TypeAlias = "Callable[[Nested], Nested]"
 
 
 class Call:
-    """The state of a call of `fit` or the like: a block of `with`."""
+    """A context for one call of `fit` or a similar method, with the state of this call."""
 
     def __init__(self, calls: Calls, method: str, version: int) -> None:
         self._calls = calls
         self._outer: Call | None = None  # The call whose callback made this one, on the same thread.
         self.method = method
-        self.version = version  # Of the model's programs, as the call began.
+        self.version = version  # The version of the model's programs when the call began.
         self.outermost = self
         self.callbacks: AsynchronousCallbacks | None = None
-        self.replicas = 1  # As many as the latest execution had.
-        # The variables of metrics with the values of all replicas, while another call uses them.
+        self.replicas = 1  # The number in the latest execution.
+        # The variables of metrics and their values on all replicas, saved while another call uses the variables.
         self.metrics: list[tuple[Any, list[tf.Tensor]]] = []
         self.has_ended = False
 
@@ -57,67 +57,73 @@ class Call:
         self._outer = calls.current
         if self._outer is not None:
             self.outermost = self._outer.outermost
-        calls.under_way.add(self)
+        calls.in_progress.add(self)
         calls.thread.call = self
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         calls = self._calls
         calls.thread.call = self._outer
-        calls.under_way.discard(self)
+        calls.in_progress.discard(self)
         self.has_ended = True
         if self._outer is None:
             calls.release()
 
 
 class Calls:
-    """The calls of one model's methods, by any threads.
+    """The calls of one model's methods, on any threads.
 
-    A turn is a thread's use of the model: an execution, a trace, or a change of the model. Threads get their turns in the
-    order in which they ask. Calls take turns, so that one predicts while another trains. The variables of metrics have the
-    values of one call; a call that finds those of another exchanges them.
+    A turn is one thread's use of the model: an execution, a trace, or a change of the model. Threads get their turns in
+    the order of their requests, so one thread can predict between the executions of another one that trains.
+
+    The variables of metrics hold the values of one call at a time. Before a call updates them, it calls
+    `claim_metrics`, which saves the values of the last call and restores its own. Only a change of the call costs
+    time: a read and a write of all metrics on all replicas.
+
+        thread 1   fit: execution                          fit: execution (metrics of `fit` restored)
+        thread 2                   evaluate: execution
     """
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._turns = FairLock()
         self._fits = FairLock()
-        self._measured: Call | None = None  # The call whose values the metrics have: guarded by `_turns`.
+        self._metrics_owner: Call | None = None  # The call whose values the metrics hold. Used in turns only.
         self.thread = threading.local()
-        self.under_way: set[Call] = set()  # Changed by one operation each, without a lock.
+        self.in_progress: set[Call] = set()  # Changed by one operation each, without a lock.
 
     @property
     def current(self) -> Call | None:
-        """Returns the innermost call of this thread."""
+        """The innermost call of this thread, or None."""
         return getattr(self.thread, "call", None)
 
     def release(self) -> None:
-        """Ends the turns of this thread, which an exception of a signal handler may have kept from their end."""
+        """Ends the turns of this thread, which an exception in a signal handler may have left open."""
         self._turns.release_all()
         self._fits.release_all()
 
     def fitting(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a block that one thread at a time is in: Keras keeps the state of a `fit` in the model."""
+        """Returns a context for one `fit` at a time: Keras stores the status of a `fit` in the model."""
         return self._fits
 
     def turn(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a block that begins when it is this thread's turn, which ends with it."""
+        """Returns a context that waits for the turn of this thread, and at its end ends the turn."""
         return self._turns
 
-    def measure(self, replicas: int = 1) -> None:
-        """Gives metrics the values of this thread's call, whose executions have so many replicas; in a turn."""
+    def claim_metrics(self, replicas: int = 1) -> None:
+        """Makes metrics hold the values of this thread's call, with `replicas` replicas. Must be called in a turn."""
         call = self.current and self.current.outermost
-        if call is not self._measured:
-            self._exchange_metrics(call)
+        if call is not self._metrics_owner:
+            self._swap_metrics(call)
         if call is not None:
             call.replicas = replicas
 
-    def _exchange_metrics(self, call: Call | None) -> None:
-        before = self._measured
-        if before is not None and not before.has_ended:
+    def _swap_metrics(self, call: Call | None) -> None:
+        previous = self._metrics_owner
+        if previous is not None and not previous.has_ended:
             variables = internals.variables_of_metrics(self._model)
-            before.metrics = [(variable, read_all(variable, before.replicas)) for variable in variables]
-        self._measured = call
+            previous.metrics = [(variable, read_all(variable, previous.replicas)) for variable in variables]
+        self._metrics_owner = call
         if call is not None:
             for variable, values in call.metrics:
                 write_all(variable, values)
@@ -125,10 +131,11 @@ class Calls:
 
 
 class Loop:
-    """What Keras calls once an execution, of `"train"`, `"test"` or `"predict"`, with the programs of its steps.
+    """Runs the executions of one mode, `"train"`, `"test"` or `"predict"`. Keras calls it once per execution.
 
-    Queues and counts are arguments of the programs, so that each epoch runs what is compiled. What belongs to one pass over
-    the data is kept with it. The rest is guarded by the model's turns.
+    It traces a program once for each spec of elements. Queues and the number of steps are arguments of the program, so
+    all epochs run the same executable. An `EpochIterator` holds the state of one pass over the data. Other
+    state is used in turns only.
     """
 
     def __init__(
@@ -152,14 +159,15 @@ class Loop:
         self._counts: dict[int, tf.Tensor] = {}
         self._traces = 0
         self._shapes = programs.ShapesOfData()
-        self._specs: dict[str, Nested] = {}  # What a step returns, of `tf.TensorSpec`, by the elements.
-        self._outfeeds: dict[Hashable, list[IPUOutfeedQueue]] = {}  # Empty ones that no pass uses, by what they hold.
+        self._specs: dict[str, Nested] = {}  # The specs of the results of a step, by the key of its elements.
+        # Empty outfeeds that no pass uses, by elements, mode and replicas.
+        self._outfeeds: dict[Hashable, list[IPUOutfeedQueue]] = {}
         single = tf.function(self._one_step, jit_compile=True, autograph=False, reduce_retracing=False)
         self._single = self._with_name(single)
 
     @property
     def traces(self) -> int:
-        """Returns how many programs have been traced, each of which compiles once."""
+        """The number of programs traced so far. Each of them compiles once."""
         return self._traces
 
     def __call__(self, source: Nested) -> Nested:
@@ -171,7 +179,7 @@ class Loop:
             with self._strategy.extended.counting(fed.replicas):
                 result = self._run_fed(fed)
         except KeyboardInterrupt:
-            # It may have come as a scope of a device ended. Keras's own scope would find another device then.
+            # The interrupt may have left a device scope open, but the end of Keras's own scope expects the original device.
             devices.place_eager_thread(device)
             raise
         self._extension.seen[self._mode] = fed.elements.spec
@@ -180,7 +188,7 @@ class Loop:
     def described(
         self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int
     ) -> Callable[[], None]:
-        """Returns the program of an execution, for reading: its loop has a known count, its queues need no initialization."""
+        """Returns the program of an execution for analysis. Its number of steps is constant, and its queues stay empty."""
 
         @tf.function(jit_compile=True, autograph=False)
         def program() -> None:
@@ -192,9 +200,9 @@ class Loop:
     # Programs.
 
     def _run(self, fed: EpochIterator) -> None:
-        """Runs steps on the device, each with the next batch; what they return goes to the outfeed. The caller has the turn."""
+        """Runs the steps of an execution on the device. Results go to the outfeed. The caller has the turn."""
         if self._mode != "predict":
-            self._calls.measure(fed.replicas)
+            self._calls.claim_metrics(fed.replicas)
         if fed.prepared is None or not fed.prepared.is_current:
             fed.prepared = self._prepare(fed, self._outfeed_of(fed))
         fed.prepared.run()
@@ -204,13 +212,13 @@ class Loop:
         if elements.key not in self._specs:
             self._shapes.note(f"a step of the model {self._model.name}", elements.spec)
         arguments: tuple[object, ...] = (fed.queue, outfeed)
-        looped = self._is_looped(steps)
-        # The plan of a pipeline says how often it is run.
-        key = (elements.key, looped if self._pipelined is None else steps)
-        if looped:
+        is_looped = self._is_looped(steps)
+        # The program of a pipeline has a fixed number of steps.
+        key = (elements.key, is_looped if self._pipelined is None else steps)
+        if is_looped:
             if steps not in self._counts:
-                # An int32 is in the host's memory. The operation that runs replicas would copy it through a rendezvous of all
-                # threads, in which it fails if an operation of another thread fails, such as one that ends a dataset.
+                # TensorFlow keeps an int32 in host memory, and copies it to the program through an object that all threads
+                # share. The copy fails if an operation of another thread fails, for example at the end of a dataset.
                 with tf.device(self._strategy.extended.ipu_device):
                     self._counts[steps] = tf.constant(steps, tf.int64)
             arguments = (*arguments, self._counts[steps])
@@ -220,7 +228,7 @@ class Loop:
         return self._strategy.prepare(self._programs[key], arguments)
 
     def _is_looped(self, steps: int) -> bool:
-        """Returns True if steps are in a loop. One of a single step would copy all that it carries, such as the weights."""
+        """Returns True if steps run in a loop. With one step, a loop would only add copies of the weights."""
         return self._pipelined is None and (steps > 1 or self._accumulation is not None)
 
     def _make(self, elements: Elements, steps: int) -> Callable[..., None]:
@@ -241,7 +249,7 @@ class Loop:
         steps: int,
         count: tf.Tensor | None,
     ) -> None:
-        """Inserts steps into the program that is being traced: those of a pipeline, `count` in a loop, or one without."""
+        """Adds steps to the program being traced: as a pipeline, in a loop of `count` steps, or one without a loop."""
 
         def step() -> None:
             outfeed.enqueue(self._checked_step(elements.unpack(infeed._dequeue())))
@@ -288,15 +296,15 @@ class Loop:
                 element = _map(lambda part: part[-1], element)
             return self._logs(element, fed.replicas)
         except BaseException:
-            fed.has_failed = True  # What the outfeed holds belongs to this run.
+            fed.has_failed = True  # The outfeed may still hold results of this run, so no other pass may use it.
             raise
 
     def _outfeed_of(self, fed: EpochIterator) -> IPUOutfeedQueue:
-        """Returns the outfeed of a pass, which the first execution takes, and which is free after the pass."""
+        """Returns the outfeed of a pass. The first execution of the pass selects it, and the end of the pass frees it."""
         if fed.outfeed is not None:
             return fed.outfeed
         each_step = bool(self._calls.current and self._calls.current.callbacks)
-        # Another queue for other shapes, which depend on the data.
+        # Queues have fixed shapes, which depend on the data.
         key = (fed.elements.key, self._extension.outfeed_mode(self._mode, each_step), fed.replicas)
         free = self._outfeeds.setdefault(key, [])
         try:
@@ -315,14 +323,14 @@ class Loop:
 
     @property
     def _only_compiles(self) -> bool:
-        """Returns True if the device runs nothing, and each execution returns zeros."""
+        """True if the device only compiles programs. Each execution then returns zeros."""
         return _state.connection_type(self._extension.ordinal) is DeviceConnectionType.PRE_COMPILE
 
     def _zeros(self, fed: EpochIterator, outfeed: IPUOutfeedQueue) -> Nested:
         """Returns zeros in the shapes of the outfeed's results."""
         outer = [fed.replicas] if fed.replicas > 1 else []
         if outfeed.outfeed_mode is IPUOutfeedMode.ALL:
-            # Evaluation has all steps of an execution in the pipeline at once.
+            # In evaluation, one pass through the pipeline has all steps of an execution.
             passed = self._extension.steps_per_update if self._mode == "train" else fed.steps
             outer = [fed.steps // passed if self._extension.accumulates(self._mode) else fed.steps, *outer]
         spec = self._specs[fed.elements.key]
@@ -342,7 +350,7 @@ class Loop:
                     callbacks.report(self._mode, self._named(value))
                     continue
                 worker = 0 if self._extension.cluster is None else self._extension.cluster.worker
-                number = (len(elements) - 1) * self._everywhere(fed) + worker * fed.replicas + replica
+                number = (len(elements) - 1) * self._all_replicas(fed) + worker * fed.replicas + replica
                 value = _without_padding(fed, value, number, 1)
                 if value is not None:
                     callbacks.report(self._mode, {"outputs": value})
@@ -361,7 +369,7 @@ class Loop:
                     self._run(fed)
                 reader.join()
             except BaseException:
-                reader.give_up()  # Without the turn, for which a callback may wait.
+                reader.give_up()  # Outside of the turn, because a callback may be waiting for a turn.
                 raise
         if not predicts:
             return self._logs(elements[-1], fed.replicas)
@@ -378,19 +386,19 @@ class Loop:
         return _map(lambda part: reduction.reduce(np.asarray(part)), element)
 
     def _named(self, element: Nested) -> Nested:
-        """Returns the logs by name. A pipeline in training returns them in a list, after the loss."""
+        """Returns the logs by name. A pipeline in training returns them as a list, after the loss."""
         if isinstance(element, list) and self._mode == "train":
             assert self._pipelined is not None
             return dict(zip(self._pipelined.log_names, element[1:], strict=True))
         return element
 
-    def _everywhere(self, fed: EpochIterator) -> int:
+    def _all_replicas(self, fed: EpochIterator) -> int:
         """Returns the number of replicas of all workers."""
         cluster = self._extension.cluster
         return fed.replicas * (1 if cluster is None else cluster.workers)
 
     def _joined(self, elements: Nested, fed: EpochIterator) -> Nested:
-        """Returns the predictions of all steps and replicas in the order of the data, without those of its padding."""
+        """Returns the predictions of all steps and replicas in the order of the data, without padding."""
         cluster = self._extension.cluster
         if cluster is not None:
             elements = steps_of_all_workers(cluster, elements, fed.replicas)
@@ -398,17 +406,17 @@ class Loop:
 
         def join(part: tf.Tensor) -> tf.Tensor:
             shape = part.shape.as_list()
-            kept = shape[axes + 1 :] if len(shape) > axes else []
-            return tf.reshape(part, [-1, *kept])
+            inner_shape = shape[axes + 1 :] if len(shape) > axes else []
+            return tf.reshape(part, [-1, *inner_shape])
 
-        batches = fed.steps * self._everywhere(fed)
+        batches = fed.steps * self._all_replicas(fed)
         joined = _without_padding(fed, _map(join, elements), 0, batches)
         fed.batches_done += batches
         return joined
 
     def _batches(self, source: Nested) -> list[Nested]:
-        """Returns the batches of an execution, of data that the device is not fed with."""
-        batches = list(map(to_tensors, taken(source, self._extension.steps_per_execution)))
+        """Returns the batches of one execution from `source`, data that no infeed reads."""
+        batches = list(map(to_tensors, take_elements(source, self._extension.steps_per_execution)))
         if not batches:
             raise StopIteration
         return batches
@@ -423,7 +431,7 @@ class Loop:
     def _run_singly(self, source: Nested) -> Nested:
         batches = self._batches(source)
         with self._calls.turn():
-            self._calls.measure()
+            self._calls.claim_metrics()
             self._check_single(batches[0])
             logs = [self._strategy.run(self._single, (batch,)) for batch in batches][-1]
         self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
@@ -437,16 +445,16 @@ class Loop:
                 f" single batch cannot be shared: use `fit` or `evaluate` with {replicas} batches or more, or configure one"
                 " IPU"
             )
-        wanted = self._extension.steps_per_update if self._mode == "train" else 1
-        if wanted > 1:
+        batches = self._extension.steps_per_update if self._mode == "train" else 1
+        if batches > 1:
             raise RuntimeError(
-                f"The model has been configured to use gradient accumulation for training, and a single batch is not the"
-                f" {wanted} that `gradient_accumulation_steps_per_replica` says: use `fit`"
+                f"The model has been configured to use gradient accumulation for training, but a single batch is not the"
+                f" {batches} batches of `gradient_accumulation_steps_per_replica`: use `fit`"
             )
 
 
 def _without_padding(fed: EpochIterator, predictions: Nested, number: int, batches: int) -> Nested:
-    """Returns the predictions of batches from `number` in the execution on; None if they are of padding alone."""
+    """Returns the predictions of batches from index `number` of the execution on; None if all are of padding."""
     examples = fed.elements.examples
     return (
         predictions if examples is None else examples.without_padding(predictions, fed.batches_done + number, batches)
@@ -462,35 +470,38 @@ def _repeat(count: tf.Tensor, body: Callable[[], None]) -> None:
 
 
 def of_all_workers(cluster: Cluster, element: Nested, replicas: int) -> Nested:
-    """Returns the outfeed elements of the replicas of all workers, along the first axis."""
+    """Returns the outfeed elements of the replicas of all workers, concatenated along the first axis."""
     parts = [np.asarray(part) for part in tf.nest.flatten(element)]
     rows = [part if replicas > 1 else part[None] for part in parts]
     gathered: list[Any] = [None] * len(rows)
     for kind in sorted({row.dtype.str for row in rows}):
-        # Those of a type cross together.
-        places = [at for at, row in enumerate(rows) if row.dtype.str == kind]
-        flat = np.concatenate([rows[at].reshape(replicas, -1) for at in places], axis=1)
+        # Tensors of one dtype are gathered together.
+        places = [index for index, row in enumerate(rows) if row.dtype.str == kind]
+        flat = np.concatenate([rows[index].reshape(replicas, -1) for index in places], axis=1)
         joined = exchange.collective(cluster, "gather", flat, "what the replicas of a model return").numpy()
         begin = 0
-        for at in places:
-            size = int(np.prod(rows[at].shape[1:]))
+        for index in places:
+            size = int(np.prod(rows[index].shape[1:]))
             part = joined[:, begin : begin + size]
-            gathered[at] = part.reshape(cluster.workers * replicas, *rows[at].shape[1:])
+            gathered[index] = part.reshape(cluster.workers * replicas, *rows[index].shape[1:])
             begin += size
     return tf.nest.pack_sequence_as(element, gathered)
 
 
 def steps_of_all_workers(cluster: Cluster, elements: Nested, replicas: int) -> Nested:
-    """Returns the same for several steps: the steps along the first axis, as in `elements`, all replicas along the second."""
+    """Returns the outfeed elements of several steps on all workers.
+
+    The steps are along the first axis, and the replicas of all workers along the second.
+    """
 
     def joined(part: tf.Tensor) -> tf.Tensor:
-        own = part if replicas > 1 else tf.expand_dims(part, 1)
-        # The axis of workers comes in front, and belongs after that of steps.
-        of_all = exchange.collective(cluster, "gather", own, "what the replicas of a model predict")
-        by_worker = tf.reshape(of_all, [cluster.workers, *own.shape])
+        with_replicas = part if replicas > 1 else tf.expand_dims(part, 1)
+        # `gather` puts the axis of workers first. The result has it after the axis of steps.
+        gathered = exchange.collective(cluster, "gather", with_replicas, "what the replicas of a model predict")
+        by_worker = tf.reshape(gathered, [cluster.workers, *with_replicas.shape])
         order = [1, 0, *range(2, len(by_worker.shape))]
-        steps, _, *rest = own.shape
-        return tf.reshape(tf.transpose(by_worker, order), [steps, cluster.workers * replicas, *rest])
+        steps, _, *inner_shape = with_replicas.shape
+        return tf.reshape(tf.transpose(by_worker, order), [steps, cluster.workers * replicas, *inner_shape])
 
     return tf.nest.map_structure(joined, elements)
 

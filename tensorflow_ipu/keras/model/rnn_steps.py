@@ -1,4 +1,4 @@
-"""Computes the steps of Keras's LSTM and GRU layers by kernels of the host, in programs that these serve."""
+"""Computes the time steps of Keras's LSTM and GRU layers by host kernels, in programs and layers that support it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested
 
 
-def of_keras_3(plain: Callable[..., Nested]) -> Callable[..., Nested]:
-    """Replaces `inner_loop` of a layer of Keras 3."""
+def of_keras_3(original: Callable[..., Nested]) -> Callable[..., Nested]:
+    """Wraps `inner_loop` of a layer of Keras 3, to run host kernels if they support the layer."""
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def inner_loop(
         self: Nested, sequences: Nested, initial_state: Nested, mask: Nested, training: bool = False
     ) -> Nested:
-        found = _computed(self, sequences, initial_state, mask, training)
-        return plain(self, sequences, initial_state, mask, training) if found is None else found
+        results = _computed(self, sequences, initial_state, mask, training)
+        return original(self, sequences, initial_state, mask, training) if results is None else results
 
     return inner_loop
 
 
 def _computed(layer: Nested, sequences: Nested, states: Nested, mask: Nested, training: bool) -> Nested:
-    """Returns what `inner_loop` returns; None where the kernels do not serve."""
+    """Returns the results of `inner_loop`, or None if the kernels do not support the layer or its inputs."""
     kind, cell = type(layer.cell), layer.cell
     dropout = training and cell.dropout > 0
     if (
@@ -38,8 +38,8 @@ def _computed(layer: Nested, sequences: Nested, states: Nested, mask: Nested, tr
         or cell.recurrent_activation is not keras.activations.sigmoid
         or not getattr(cell, "reset_after", True)
         or (training and cell.recurrent_dropout > 0)
-        or (dropout and cell.implementation == 1)  # It drops out other inputs for each gate.
-        or (layer.unroll and mask is not None)  # Backwards, Keras takes the zeros from the mask in the other direction.
+        or (dropout and cell.implementation == 1)  # Each gate has its own dropout mask.
+        or (layer.unroll and mask is not None)  # With `go_backwards`, Keras applies the mask in the opposite direction.
         or not tf.is_tensor(sequences)
     ):
         return None
@@ -58,8 +58,8 @@ def _computed(layer: Nested, sequences: Nested, states: Nested, mask: Nested, tr
 
 
 def of_keras_2(select: Callable[..., Nested]) -> Callable[..., Nested]:
-    """Replaces the function that chooses a kernel for a layer of Keras 2."""
-    plain = internals.without_selection(select)  # pyright: ignore[reportAttributeAccessIssue]
+    """Wraps the function with which a layer of Keras 2 selects a kernel, to run host kernels if possible."""
+    original = internals.without_selection(select)  # pyright: ignore[reportAttributeAccessIssue]
 
     def selected(**arguments: Nested) -> Nested:
         inputs, mask = arguments["inputs"], arguments["mask"]
@@ -67,12 +67,12 @@ def of_keras_2(select: Callable[..., Nested]) -> Callable[..., Nested]:
         weights = rnn_steps.Weights(*(tf.convert_to_tensor(arguments[name]) for name in names))
         special = arguments["time_major"] or arguments["sequence_lengths"] is not None
         if special or not rnn_steps.serves(inputs, weights, mask):
-            return plain(**arguments)
+            return original(**arguments)
         states = [arguments[name] for name in ("init_h", "init_c") if name in arguments]
         last, outputs, states = rnn_steps.run(
             inputs, weights, states, mask, arguments["go_backwards"], arguments["zero_output_for_mask"]
         )
         outputs = outputs if arguments["return_sequences"] else last[:, None]
-        return last, outputs, *states, tf.constant(1.0)  # The last one is Keras's number for CPUs.
+        return last, outputs, *states, tf.constant(1.0)  # Keras's CPU kernels return the code 1.0.
 
     return selected

@@ -1,4 +1,4 @@
-"""Gives the models that are made in a strategy's scope what IPU models have, and no others."""
+"""Extends the Keras models that are made in a strategy's scope, and only these."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 def makes_ipu_models(strategy: tf.distribute.Strategy) -> TypeGuard[strategies.IPUStrategyV1]:
-    """Returns True if models that are made now are an IPU's: in a graph of TensorFlow 1, Keras trains them by sessions."""
-    extends = isinstance(strategy, strategies.IPUStrategyV1) and strategy._enable_keras_extensions
-    return extends and tf.compat.v1.executing_eagerly_outside_functions()
+    """Returns True if a model made now becomes an IPU model. In a graph of TensorFlow 1, it does not."""
+    is_extending = isinstance(strategy, strategies.IPUStrategyV1) and strategy._enable_keras_extensions
+    return is_extending and tf.compat.v1.executing_eagerly_outside_functions()
 
 
-def look_past_ipus() -> None:
-    """Has Keras, if it is imported, not compile models outside of a strategy's scope because there are IPUs."""
+def ignore_ipus_for_jit_compile() -> None:
+    """Makes Keras, if imported, ignore IPUs when it decides whether to compile models outside of a scope."""
     if patches.JIT_COMPILE_AUTO.is_loaded:
-        patches.JIT_COMPILE_AUTO.apply_for_good(_past_ipus)
+        patches.JIT_COMPILE_AUTO.apply_for_good(_ignoring_ipus)
 
 
-def _past_ipus(plain: Callable[[object], bool]) -> Callable[[object], bool]:
-    @functools.wraps(plain)
+def _ignoring_ipus(original: Callable[[object], bool]) -> Callable[[object], bool]:
+    @functools.wraps(original)
     def resolve(self: object) -> bool:
         strategy = tf.distribute.get_strategy()
         if makes_ipu_models(strategy) and not isinstance(self, sys.modules["keras"].Model):
@@ -52,16 +52,16 @@ def _past_ipus(plain: Callable[[object], bool]) -> Callable[[object], bool]:
             )
         kinds = {device.device_type for device in tf.config.list_physical_devices()}
         if kinds == {"CPU", "IPU"} and sys.modules["keras"].backend.backend() == "tensorflow":
-            return False  # As for `{"CPU"}`.
-        return plain(self)
+            return False  # The result of Keras for `{"CPU"}`.
+        return original(self)
 
     return resolve
 
 
 @contextlib.contextmanager
 def extending_models() -> Iterator[None]:
-    """Has models be extended that are made under an IPU strategy of their thread, while any block of this lasts."""
-    look_past_ipus()
+    """Runs the block with Keras patched to extend models that are made under an IPU strategy of their thread."""
+    ignore_ipus_for_jit_compile()
     keras_choice.warn_of_late_change()
     with contextlib.ExitStack() as stack:
         if environment.uses_keras_2():
@@ -70,12 +70,12 @@ def extending_models() -> Iterator[None]:
         yield
 
 
-def _extending(plain: Callable[..., None]) -> Callable[..., None]:
-    from tensorflow_ipu.keras.model.ipu_model import mix_in  # It imports Keras.
+def _extending(original: Callable[..., None]) -> Callable[..., None]:
+    from tensorflow_ipu.keras.model.ipu_model import mix_in  # Imported late, as it imports Keras.
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def __init__(self: keras.Model, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        plain(self, *args, **kwargs)
+        original(self, *args, **kwargs)
         strategy = tf.distribute.get_strategy()
         if makes_ipu_models(strategy):
             mix_in(self, strategy)
@@ -83,66 +83,66 @@ def _extending(plain: Callable[..., None]) -> Callable[..., None]:
     return __init__
 
 
-_OF_SCOPE = {name for name in dir(IPUMethods) if not name.startswith("_")}
+_IPU_METHOD_NAMES = {name for name in dir(IPUMethods) if not name.startswith("_")}
 
 
-def _telling_of_scope(plain: Callable[[object, str], object] | None) -> Callable[[object, str], object]:
+def _explaining_ipu_methods(original: Callable[[object, str], object] | None) -> Callable[[object, str], object]:
     def __getattr__(self: object, name: str) -> object:  # noqa: N807
-        if name in _OF_SCOPE:
+        if name in _IPU_METHOD_NAMES:
             raise AttributeError(
                 f"`{name}` is a method of models that were made in a strategy's scope in eager execution, and this one was"
                 " not: make the model inside `strategy.scope()`, and not in a graph of TensorFlow 1",
                 name=name,
                 obj=self,
             )
-        # Without `plain` it raises the error that it raised before this was asked.
-        return object.__getattribute__(self, name) if plain is None else plain(self, name)
+        # If the class has no `__getattr__` of its own, this raises Python's usual `AttributeError`.
+        return object.__getattribute__(self, name) if original is None else original(self, name)
 
     return __getattr__
 
 
 def follow_models(strategy: strategies.IPUStrategyV1) -> None:
-    """Has models keep their options in files, and explain methods that they lack, as long as a strategy lives."""
-    patches.KERAS_NAMES.apply_while(strategy, _telling_of_scope)
+    """Patches Keras while a strategy lives: models save their options, and errors explain missing IPU methods."""
+    patches.KERAS_NAMES.apply_while(strategy, _explaining_ipu_methods)
     patches.KERAS_FILES.apply_while(strategy, files.keeping_options)
     if environment.uses_keras_2():
         patches.KERAS_METRICS.apply_while(strategy, files.building_on_device)
 
 
-_IMAGES = 4  # The rank of what the IPU's layer normalizes by the fused operation.
+_IMAGES = 4  # The IPU uses the fused operation for inputs of this rank.
 
 _Moments = tuple["tf.Tensor", "tf.Tensor"]
 
 
-def sharing_moments(plain: Callable[..., _Moments]) -> Callable[..., _Moments]:
-    """Has fused batch normalization that is not `synchronized` share mean and variance in training."""
+def sharing_moments(original: Callable[..., _Moments]) -> Callable[..., _Moments]:
+    """Wraps Keras's function for mean and variance, to share them in a replica group for fused batch normalization."""
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def moments(self: keras.layers.BatchNormalization, inputs: tf.Tensor, mask: tf.Tensor | None) -> _Moments:
         rank = inputs.shape.rank
-        renorm = getattr(self, "renorm", False)  # Keras 3.12, the last for Python 3.10, has none.
+        renorm = getattr(self, "renorm", False)  # Keras 3.12, the last for Python 3.10, has no `renorm`.
         fused = rank == _IMAGES and mask is None and not self.synchronized and not renorm
         size = distributed_batch_norm.group_size() if fused else 1
         if size == 1:
-            return plain(self, inputs, mask)
+            return original(self, inputs, mask)
         return distributed_batch_norm.shared_moments(inputs, [i for i in range(rank) if i != self.axis % rank], size)
 
     return moments
 
 
-# 2**32 divided by the golden ratio: its multiples are far apart.
-_FAR = 0x9E3779B9
+# 2**32 divided by the golden ratio: its multiples modulo 2**32 are far apart.
+_SEED_DISTANCE = 0x9E3779B9
 
 
-def seeding_by_replica(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Has seeds of Keras in a program be the replica's own; replica 0 draws what plain Keras draws."""
+def seeding_by_replica(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Wraps seeds of Keras, which then differ by replica in programs. Replica 0 has the seeds of plain Keras."""
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def by_replica(self: keras.random.SeedGenerator, ordered: bool = True) -> tf.Tensor:
-        value = plain(self, ordered)
+        value = original(self, ordered)
         if not programs.is_tracing():
             return value
-        own = tf.cast(random_streams.stream() * _FAR, tf.uint32)
-        return tf.bitwise.bitwise_xor(value, tf.cast(tf.stack([own, tf.zeros_like(own)]), value.dtype))
+        offset = tf.cast(random_streams.stream() * _SEED_DISTANCE, tf.uint32)
+        return tf.bitwise.bitwise_xor(value, tf.cast(tf.stack([offset, tf.zeros_like(offset)]), value.dtype))
 
     return by_replica

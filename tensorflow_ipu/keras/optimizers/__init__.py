@@ -1,4 +1,4 @@
-"""Keras optimizers with an IPU program's ways with gradients: wrappers of any, and some of their own."""
+"""Keras optimizers for IPU programs: wrappers of any Keras optimizer, and optimizers with slots of other types."""
 
 from tensorflow_ipu.keras.optimizers._als import (
     ALSDefaults,

@@ -1,4 +1,4 @@
-"""Keras optimizers that scale the loss, and find the scale by the magnitudes of gradients."""
+"""Keras optimizers that scale the loss, and adapt the scale to the magnitudes of gradients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ALSDefaults:
-    """The defaults of automatic loss scaling. `ALSOptimizer` says what they mean."""
+    """The defaults of the settings of `ALSOptimizer`."""
 
     initial_loss_scaling_factor = 1
     update_frequency = 8
@@ -39,30 +39,30 @@ class ALSDefaults:
     histogram_bin_edge = 2**13
 
 
-# The names of the settings, in the order of arguments.
+# The names of the settings in the order of the constructor's arguments.
 _SETTINGS = tuple(name for name in vars(ALSDefaults) if not name.startswith("_"))
 _FLAGS = ("accumulate_statistics_over_update_period", "captured_grads_only")
 _POWERS = ("initial_loss_scaling_factor", "increase_factor", "max_loss_scaling_factor")
 
 
 def _checked(values: dict[str, float]) -> types.SimpleNamespace:
-    """The settings, each of which is right alone and beside the others."""
+    """Returns the settings after checking each of them and their combination."""
     faults = Faults()
     for name in _FLAGS:
         note_bool(name, values[name], faults)
-    wrong = [name for name in _SETTINGS if name not in _FLAGS and not is_number(values[name])]
-    for name in wrong:
+    non_numbers = [name for name in _SETTINGS if name not in _FLAGS and not is_number(values[name])]
+    for name in non_numbers:
         faults.add(TypeError, f"`{name}` must be a number, but is {values[name]!r}")
-    if not wrong:
-        _check_numbers(values, faults)
+    if not non_numbers:
+        _check_ranges(values, faults)
     faults.raise_any()
-    return types.SimpleNamespace(**values)  # Keras would wrap and save a dict.
+    return types.SimpleNamespace(**values)  # Keras would track a dict and save it with the optimizer.
 
 
-def _check_numbers(values: dict[str, float], faults: Faults) -> None:
-    def must_be(what: str, name: str, holds: bool) -> None:
-        if not holds:
-            faults.add(ValueError, f"`{name}` must be {what}, but is {values[name]}")
+def _check_ranges(values: dict[str, float], faults: Faults) -> None:
+    def must_be(requirement: str, name: str, is_satisfied: bool) -> None:
+        if not is_satisfied:
+            faults.add(ValueError, f"`{name}` must be {requirement}, but is {values[name]}")
 
     frequency, factor = values["update_frequency"], values["increase_factor"]
     must_be("a whole number of 1 or more", "update_frequency", frequency >= 1 and frequency == int(frequency))
@@ -80,15 +80,18 @@ def _check_numbers(values: dict[str, float], faults: Faults) -> None:
         faults.add(
             ValueError,
             "`initial_loss_scaling_factor` x `increase_factor` must be less than `max_loss_scaling_factor`, but they are"
-            f" {initial} x {factor} and {limit}: there would be nothing to increase",
+            f" {initial} x {factor} and {limit}: the scale could never increase",
         )
     must_be("greater than zero and less than one", "ratio_threshold", 0 < values["ratio_threshold"] < 1)
     must_be("at least zero and less than one", "lpf_alpha", 0 <= values["lpf_alpha"] < 1)
     must_be("above zero", "histogram_bin_edge", values["histogram_bin_edge"] > 0)
 
 
-class setting:  # noqa: N801  (It reads as `property` does.)
-    """An attribute of an optimizer that is one of its `_settings`: read, and set if the value is right."""
+class setting:  # noqa: N801  (Lower case, as it is used like `property`.)
+    """A property of an optimizer that gets and sets the entry of this name in its `_settings`. Checks values that are set.
+
+    With `resets`, setting another value resets the scale and the statistics.
+    """
 
     def __init__(self, doc: str, resets: bool = False) -> None:
         self.__doc__ = doc
@@ -101,14 +104,14 @@ class setting:  # noqa: N801  (It reads as `property` does.)
         return self if optimizer is None else getattr(optimizer._settings, self._name)
 
     def __set__(self, optimizer: Any, value: float) -> None:
-        before = getattr(optimizer._settings, self._name)
+        old_value = getattr(optimizer._settings, self._name)
         optimizer._settings = _checked({**vars(optimizer._settings), self._name: value})
-        if self._resets and value != before:
+        if self._resets and value != old_value:
             optimizer.reset()
 
 
 class read_only(property):  # noqa: N801
-    """A property that says so where it is set."""
+    """A property that raises a ValueError with its name when it is set."""
 
     def __set__(self, instance: object, value: object) -> None:
         assert self.fget is not None
@@ -126,14 +129,15 @@ class ALSOptimizer(OptimizerWrapper):
         loss = optimizer.get_scaled_loss(loss)
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
-    A histogram counts the scaled gradients above and below an edge: those of float16, or all where none are. In the update
-    after `update_frequency` others, or with 1 in each, the scale falls by `increase_factor` if too many of them were above,
-    and grows by it if not; it stays where it would fall below 1 or reach its maximum. The replicas of a program share the
-    histogram, and so the scale.
+    A histogram of two bins counts the elements of scaled gradients below and above an edge. It counts the gradients of
+    float16, or all gradients if none is of float16. After `update_frequency` updates, the next update changes the
+    scale; if `update_frequency` is 1, each update does. The scale is divided by `increase_factor` if the share above
+    the edge exceeds `ratio_threshold`, and is multiplied by it otherwise. It stays unchanged if it would fall below 1
+    or reach its maximum. The replicas of a program share the histogram and the scale.
 
-    Gradients that `CaptureUpstreamGradients` and `CaptureActivationGradients` capture count too: `fit` hands them over, a
-    loop of your own by `captured_grads`. An update with a gradient that is not finite, on any replica, is skipped; such
-    gradients count as above the edge.
+    Gradients that `CaptureUpstreamGradients` and `CaptureActivationGradients` capture are counted too. `fit` passes
+    them to the optimizer; a custom training loop passes them as `captured_grads`. If a gradient on any replica is not
+    finite, the update is skipped on all replicas. NaN and infinities count as above the edge.
     """
 
     def __init__(
@@ -154,81 +158,82 @@ class ALSOptimizer(OptimizerWrapper):
 
         Args:
           opt: A Keras optimizer.
-          initial_loss_scaling_factor: The scale at the start, a power of two.
-          update_frequency: After how many updates the next one changes the scale; 1 for each.
-          increase_factor: By what it grows or falls, a power of two.
-          max_loss_scaling_factor: What it stays below, a power of two above `initial_loss_scaling_factor` times
-            `increase_factor`.
-          accumulate_statistics_over_update_period: Whether the histogram counts all updates since the last change, and
-            not that of the change alone.
-          ratio_threshold: Which share of gradients may be above the edge, in (0, 1).
-          captured_grads_only: Whether to count what `apply_gradients` gets as `captured_grads`, and nothing else.
-          lpf_alpha: How much of the earlier share stays in the next one, in [0, 1): a low-pass filter; 0 is none.
-          histogram_bin_edge: The magnitude of the edge.
+          initial_loss_scaling_factor: The initial scale, a power of two.
+          update_frequency: The number of updates after which the next one changes the scale; 1 means each update.
+          increase_factor: The factor by which the scale increases or decreases, a power of two.
+          max_loss_scaling_factor: The exclusive upper limit of the scale, a power of two above
+            `initial_loss_scaling_factor` times `increase_factor`.
+          accumulate_statistics_over_update_period: Whether the histogram counts all updates since the last change of
+            the scale, instead of only the update that changes it.
+          ratio_threshold: The largest share of gradient elements above the edge with which the scale increases, between 0
+            and 1, both exclusive.
+          captured_grads_only: Whether only the `captured_grads` of `apply_gradients` are counted.
+          lpf_alpha: The weight of the previous share in the low-pass filter of shares, in [0, 1); 0 means no filter.
+          histogram_bin_edge: The magnitude of the edge between the two bins.
           name: The wrapper's name.
 
         Raises:
-          ValueError: A value is out of range; or `opt` is no Keras optimizer, or one that scales the loss already.
-          TypeError: A value is of a wrong type.
+          ValueError: A value is out of range; or `opt` is not a Keras optimizer or already scales the loss.
+          TypeError: A value has a wrong type.
         """
         arguments = locals()
-        settings = _checked({each: arguments[each] for each in _SETTINGS})
+        settings = _checked({setting_name: arguments[setting_name] for setting_name in _SETTINGS})
         super().__init__(opt, name)
         self._settings = settings
-        scales = (ALSOptimizer, internals.LossScaleOptimizer)
-        if isinstance(opt, scales) or getattr(opt, "loss_scale_factor", None) is not None:
+        scaling_types = (ALSOptimizer, internals.LossScaleOptimizer)
+        if isinstance(opt, scaling_types) or getattr(opt, "loss_scale_factor", None) is not None:
             raise ValueError(f"`opt` is {opt!r}, which scales the loss itself: wrap an optimizer that does not")
-        # Made here, since the loss is scaled before the optimizer knows its variables.
+        # Created here and not in `build`, because the loss is scaled before the optimizer is built.
         scale: keras.initializers.Initializer = keras.initializers.Constant(initial_loss_scaling_factor)
-        self._scale = self.add_variable((), scale, "float32", name="loss_scaling_factor")  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
-        self._previous = self.add_variable((), scale, "float32", name="previous_loss_scaling_factor")  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
+        self._scale = self.add_variable((), scale, "float32", name="loss_scaling_factor")  # pyright: ignore[reportArgumentType]  # Keras annotates no type, so pyright infers that of the default.
+        self._previous = self.add_variable((), scale, "float32", name="previous_loss_scaling_factor")  # pyright: ignore[reportArgumentType]  # Keras annotates no type, so pyright infers that of the default.
         self._updates = self.add_variable((), "zeros", "int32", name="updates")
         self._histogram = self.add_variable((2,), "zeros", "float32", name="histogram")
         self._share = self.add_variable((), "zeros", "float32", name="share_above")
 
     @read_only
     def loss_scaling_factor(self) -> keras.Variable:
-        """The scale of now: a float32 variable."""
+        """The current scale, a float32 variable."""
         return self._scale
 
     @read_only
     def previous_loss_scaling_factor(self) -> keras.Variable:
-        """The scale before its latest change: a float32 variable."""
+        """The scale before its latest change, a float32 variable."""
         return self._previous
 
     @read_only
     def histogram(self) -> keras.Variable:
-        """How many gradients were below the edge and above it, since the last change: a float32 variable of shape [2]."""
+        """The counts of gradient elements below and above the edge since the last change, a float32 variable of shape [2]."""
         return self._histogram
 
     @read_only
     def normalized_histogram(self) -> tf.Tensor:
-        """Which shares of them were, a float32 tensor of shape [2]: zeros where nothing was counted."""
+        """The histogram divided by its sum, a float32 tensor of shape [2]; zeros if nothing was counted."""
         counts = tf.convert_to_tensor(self._histogram)
         return tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
 
     @read_only
     def update_counter(self) -> keras.Variable:
-        """How many updates were made since the last change: an int32 variable."""
+        """The number of updates since the last change of the scale, an int32 variable."""
         return self._updates
 
     @read_only
     def decrease_factor(self) -> float:
-        """What the scale is multiplied by when it falls."""
+        """The factor by which the scale is multiplied when it decreases."""
         return 1.0 / self.increase_factor
 
     @property
     def supports_captured_grads(self) -> bool:
-        """Whether `apply_gradients` takes `captured_grads`, so that `fit` hands them over."""
+        """True: `apply_gradients` accepts `captured_grads`, and `fit` passes them."""
         return True
 
     def get_scaled_loss(self, loss: TensorLike) -> tf.Tensor:
-        """The loss to differentiate: `loss` times the scale, in the type of `loss`."""
+        """Returns `loss` times the scale, in the type of `loss`, to be differentiated."""
         loss = tf.convert_to_tensor(loss)
         return loss * tf.cast(self._scale, loss.dtype)
 
     def get_gradients(self, loss: TensorLike, params: Sequence[Variable]) -> list[Gradient]:
-        """The gradients of the scaled loss, a tensor of a graph, for each of the variables `params`.
+        """Returns the gradient of the scaled loss for each of the variables `params`; `loss` is a tensor of a graph.
 
         Raises:
           RuntimeError: The call is eager.
@@ -236,18 +241,18 @@ class ALSOptimizer(OptimizerWrapper):
         """
         if tf.executing_eagerly():
             raise RuntimeError(
-                "`get_gradients` goes back through a graph, and the call is eager: call it in a `tf.function`, or take the"
-                " gradients of `get_scaled_loss(loss)` by a `tf.GradientTape`"
+                "`get_gradients` needs a graph, but the call is eager: call it in a `tf.function`, or compute the gradients"
+                " of `get_scaled_loss(loss)` by a `tf.GradientTape`"
             )
         variables = [tf_variable(param) for param in params]
         gradients = tf.gradients(self.get_scaled_loss(loss), variables)
-        lost = [param.name for param, gradient in zip(params, gradients, strict=True) if gradient is None]
-        if lost:
-            raise ValueError(f"`loss` does not depend on {', '.join(f'`{name}`' for name in lost)}")
+        independent = [param.name for param, gradient in zip(params, gradients, strict=True) if gradient is None]
+        if independent:
+            raise ValueError(f"`loss` does not depend on {', '.join(f'`{name}`' for name in independent)}")
         return gradients
 
     def scale_loss(self, loss: TensorLike) -> tf.Tensor:
-        """The same as `get_scaled_loss`; what Keras's own loops call."""
+        """Returns the same as `get_scaled_loss`; the training loops of Keras call it."""
         return self.get_scaled_loss(loss)
 
     def apply_gradients(
@@ -257,16 +262,16 @@ class ALSOptimizer(OptimizerWrapper):
         global_step: tf.Variable | None = None,
         name: str | None = None,
     ) -> keras.Variable:
-        """Updates the variables with the gradients of a scaled loss, counts those, and returns `iterations`.
+        """Counts the gradients of a scaled loss, updates the variables with them, and returns `iterations`.
 
         Args:
           grads_and_vars: Pairs of gradient and variable.
-          captured_grads: A structure of other gradients of the scaled loss, such as those of activations, to count.
-          global_step: A variable to count the calls in.
-          name: Accepted; operations go by the optimizer's name.
+          captured_grads: A structure of other gradients of the scaled loss to count, such as gradients of activations.
+          global_step: A variable that is increased by 1.
+          name: Ignored.
 
         Raises:
-          ValueError: `captured_grads_only` is set, and there are none.
+          ValueError: `captured_grads_only` is set, but there are no captured gradients.
         """
         del name
         apply_counted(self, grads_and_vars, captured_grads)
@@ -280,24 +285,28 @@ class ALSOptimizer(OptimizerWrapper):
     def count(
         self, gradients: Sequence[Gradient | None], captured: Nested = None, counted_before: bool = False
     ) -> tf.Tensor:
-        """Counts scaled gradients and `captured` ones; returns how many of the former are not finite, a float32 scalar.
+        """Adds scaled gradients and `captured` gradients to the histogram.
 
-        `counted_before` says that the captured ones of this update were counted already.
+        `counted_before` is True if the captured gradients of this update have already been counted.
+
+        Returns:
+          The number of elements of `gradients`, without `captured`, that are not finite on any replica: a float32
+          scalar.
 
         Raises:
-          ValueError: `captured_grads_only` is set, and there are none.
+          ValueError: `captured_grads_only` is set, but there are no captured gradients.
         """
         settings = self._settings
-        known = [gradient for gradient in gradients if gradient is not None]
-        others = [gradient for gradient in tf.nest.flatten(captured) if gradient is not None]
-        if settings.captured_grads_only and not others and not counted_before:
+        present = [gradient for gradient in gradients if gradient is not None]
+        captured_gradients = [gradient for gradient in tf.nest.flatten(captured) if gradient is not None]
+        if settings.captured_grads_only and not captured_gradients and not counted_before:
             raise ValueError("`captured_grads_only` is set, but `captured_grads` has no gradient to count")
-        counted = others if settings.captured_grads_only else known + others
+        counted = captured_gradients if settings.captured_grads_only else present + captured_gradients
         counted = [gradient for gradient in counted if gradient.dtype == tf.float16] or counted
-        # What is no number is not below, and so above.
+        # `<=` is False for NaN, so NaN counts as above the edge.
         below = _count([tf.abs(_values(gradient)) <= float(settings.histogram_bin_edge) for gradient in counted])
         above = _count([tf.ones(tf.shape(_values(gradient)), tf.bool) for gradient in counted]) - below
-        infinite = _count([~tf.math.is_finite(_values(gradient)) for gradient in known])
+        infinite = _count([~tf.math.is_finite(_values(gradient)) for gradient in present])
         counts = tf.stack([below, above, infinite])
         if reductions.in_program():
             [counts] = reductions.all_reduce([counts])
@@ -308,13 +317,13 @@ class ALSOptimizer(OptimizerWrapper):
         return counts[2]
 
     def apply_accumulated(self, gradients: Sequence[Gradient | None], variables: Sequence[Variable]) -> None:
-        """Updates the variables with gradients of several steps, whose captured gradients were counted with each."""
-        known, matching = self._matched(gradients, variables)
-        self.update(known, matching, self.count(known, counted_before=True))
+        """Updates the variables with accumulated gradients. Each step must have counted its captured gradients."""
+        gradients, variables = self._match(gradients, variables)
+        self.update(gradients, variables, self.count(gradients, counted_before=True))
 
     def update(self, gradients: Sequence[Gradient | None], variables: Sequence[Variable], infinite: tf.Tensor) -> None:
-        """Updates the variables by scaled gradients if `infinite`, as of `count`, is 0; and the scale when it is time."""
-        # In float32, where what the scale saved from vanishing has its place.
+        """Updates the variables with scaled gradients if `infinite`, a result of `count`, is 0. Then adapts the scale."""
+        # Gradients are unscaled in float32, because they could underflow in float16.
         inverse = 1.0 / tf.convert_to_tensor(self._scale)
         unscaled = [gradient if gradient is None else _unscaled(gradient, inverse) for gradient in gradients]
 
@@ -330,41 +339,49 @@ class ALSOptimizer(OptimizerWrapper):
         return tf.constant(True) if frequency == 1 else tf.convert_to_tensor(self._updates) >= frequency
 
     def _adapt(self) -> None:
+        """Changes the scale if this update is due to, and resets the statistics then.
+
+        Example: a scale of 1024, an `increase_factor` of 2 and a `ratio_threshold` of 1e-5. If more than 1 of 100,000
+        elements is above the edge, the new scale is 512, and otherwise 2048. With `lpf_alpha`, the share that is
+        compared is `lpf_alpha * previous_share + (1 - lpf_alpha) * share`.
+        """
         settings = self._settings
-        states = (self._scale, self._previous, self._updates, self._histogram, self._share)
-        scale, previous, updates, histogram, before = [tf.convert_to_tensor(state) for state in states]
-        due, total, alpha = self._is_due(), tf.reduce_sum(histogram), settings.lpf_alpha
-        share = alpha * before + (1 - alpha) * tf.math.divide_no_nan(histogram[1], total)
+        variables = (self._scale, self._previous, self._updates, self._histogram, self._share)
+        scale, previous, updates, histogram, old_share = [tf.convert_to_tensor(variable) for variable in variables]
+        is_due, total, alpha = self._is_due(), tf.reduce_sum(histogram), settings.lpf_alpha
+        share = alpha * old_share + (1 - alpha) * tf.math.divide_no_nan(histogram[1], total)
         factor = float(settings.increase_factor)
         lower, higher = scale / factor, scale * factor
         lower = tf.where(lower >= 1.0, lower, scale)
         higher = tf.where(higher < float(settings.max_loss_scaling_factor), higher, scale)
-        changed = tf.where(due, tf.where(share > settings.ratio_threshold, lower, higher), scale)
-        self._previous.assign(tf.where(tf.equal(changed, scale), previous, scale))
-        self._scale.assign(changed)
-        self._share.assign(tf.where(due, share, before))
-        self._updates.assign(tf.where(due, 0, updates + 1))
-        self._histogram.assign(tf.where(due, tf.zeros([2]), histogram))
+        new_scale = tf.where(is_due, tf.where(share > settings.ratio_threshold, lower, higher), scale)
+        self._previous.assign(tf.where(tf.equal(new_scale, scale), previous, scale))
+        self._scale.assign(new_scale)
+        self._share.assign(tf.where(is_due, share, old_share))
+        self._updates.assign(tf.where(is_due, 0, updates + 1))
+        self._histogram.assign(tf.where(is_due, tf.zeros([2]), histogram))
 
     def reset(self) -> None:
-        """Begins anew: with the initial scale, and with nothing counted."""
+        """Sets the scale to its initial value, and clears the statistics."""
         for variable in (self._scale, self._previous):
             variable.assign(float(self.initial_loss_scaling_factor))
         for variable in (self._updates, self._histogram, self._share):
             variable.assign(tf.zeros(variable.shape, variable.dtype))
 
-    # Programs that are traced already keep what these were at their trace.
+    # A program uses the values that these settings have when it is traced.
 
-    update_frequency = setting("After how many updates the next one changes the scale; 1 for each.")
-    increase_factor = setting("By what the scale grows or falls.")
-    initial_loss_scaling_factor = setting("The scale at the start, and after `reset`.")
-    max_loss_scaling_factor = setting("What the scale stays below.")
-    ratio_threshold = setting("Which share of gradients may be above the edge.")
-    accumulate_statistics_over_update_period = setting("Whether all updates since the last change count.")
-    histogram_bin_edge = setting("The magnitude of the edge.")
-    captured_grads_only = setting("Whether captured gradients alone count. To change it resets the scale.", resets=True)
+    update_frequency = setting("The number of updates after which the next one changes the scale; 1 means each update.")
+    increase_factor = setting("The factor by which the scale increases or decreases.")
+    initial_loss_scaling_factor = setting("The initial scale, also set by `reset`.")
+    max_loss_scaling_factor = setting("The exclusive upper limit of the scale.")
+    ratio_threshold = setting("The largest share of gradient elements above the edge with which the scale increases.")
+    accumulate_statistics_over_update_period = setting("Whether all updates since the last change are counted.")
+    histogram_bin_edge = setting("The magnitude of the edge between the two bins.")
+    captured_grads_only = setting(
+        "Whether only captured gradients are counted. A change resets the scale.", resets=True
+    )
     lpf_alpha = setting(
-        "How much of the earlier share stays in the next one. To change it resets the scale.", resets=True
+        "The weight of the previous share in the low-pass filter. A change resets the scale.", resets=True
     )
 
     def get_config(self) -> Config:
@@ -376,21 +393,21 @@ def apply_counted(
     grads_and_vars: Iterable[tuple[Gradient | None, Variable]],
     captured: Nested,
 ) -> None:
-    """Applies pairs of gradient and variable, and has captured gradients counted with them."""
+    """Applies pairs of gradient and variable with `optimizer`, which also counts the captured gradients."""
     gradients, variables = zip(*grads_and_vars, strict=True)
     if captured is None:
-        optimizer.apply(gradients, variables)  # Models put another function there while they accumulate.
+        optimizer.apply(gradients, variables)  # A model that accumulates gradients replaces this method.
     else:
-        optimizer._apply(*optimizer._matched(gradients, variables), captured)
+        optimizer._apply(*optimizer._match(gradients, variables), captured)
 
 
 def _values(gradient: Gradient) -> tf.Tensor:
     return tf.cast(gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient, tf.float32)
 
 
-def _count(truths: list[tf.Tensor]) -> tf.Tensor:
-    """How many are true in all tensors together, a float32 scalar."""
-    counts = [tf.reduce_sum(tf.cast(values, tf.float32)) for values in truths]
+def _count(conditions: list[tf.Tensor]) -> tf.Tensor:
+    """Returns the number of elements that are True in all tensors together, a float32 scalar."""
+    counts = [tf.reduce_sum(tf.cast(condition, tf.float32)) for condition in conditions]
     return tf.add_n(counts) if counts else tf.constant(0.0)
 
 
@@ -403,13 +420,13 @@ def _unscaled(gradient: Gradient, inverse: tf.Tensor) -> Gradient:
 _FLOAT_SLOTS: Any = dict.fromkeys(("velocity_dtype", "momentum_accum_dtype", "average_gradient_dtype"), "float32")
 
 
-def _as_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The settings among the arguments of a constructor, and the name."""
+def _settings_and_name(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings and the name among the arguments of a constructor."""
     return {name: arguments[name] for name in (*_SETTINGS, "name")}
 
 
-class _WithParameters(ALSOptimizer):
-    """Has an optimizer of its own, which keeps its state and computes its updates in float32."""
+class _WithOptimizer(ALSOptimizer):
+    """An `ALSOptimizer` that creates the optimizer that it wraps, with slots and updates in float32."""
 
     _PARAMETERS: tuple[str, ...] = ("learning_rate",)
 
@@ -428,7 +445,7 @@ class _WithParameters(ALSOptimizer):
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
-class ALSOptimizerSGD(_WithParameters):
+class ALSOptimizerSGD(_WithOptimizer):
     """Gradient descent with momentum and automatic loss scaling; see `keras.optimizers.SGD` and `ALSOptimizer`."""
 
     _PARAMETERS = ("learning_rate", "momentum")
@@ -448,15 +465,15 @@ class ALSOptimizerSGD(_WithParameters):
         histogram_bin_edge: float = ALSDefaults.histogram_bin_edge,
         name: str = "ALSOptimizerSGD",
     ) -> None:
-        """Makes an optimizer. See `keras.optimizers.SGD` for the first two arguments, `ALSOptimizer` for the others."""
+        """Creates the optimizer. The first two arguments are as for `keras.optimizers.SGD`, the others for `ALSOptimizer`."""
         super().__init__(
             SGDIpuOptimizer(learning_rate, momentum, momentum_accum_dtype=tf.float32),
-            **_as_arguments(locals()),
+            **_settings_and_name(locals()),
         )
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
-class ALSOptimizerAdam(_WithParameters):
+class ALSOptimizerAdam(_WithOptimizer):
     """Adam with automatic loss scaling; see `keras.optimizers.Adam` and `ALSOptimizer`."""
 
     _PARAMETERS = ("learning_rate", "beta_1", "beta_2", "epsilon")
@@ -478,15 +495,15 @@ class ALSOptimizerAdam(_WithParameters):
         histogram_bin_edge: float = ALSDefaults.histogram_bin_edge,
         name: str = "ALSOptimizerAdam",
     ) -> None:
-        """Makes an optimizer. See `keras.optimizers.Adam` for the first four arguments, `ALSOptimizer` for the others."""
+        """Creates the optimizer. The first four arguments are as for `keras.optimizers.Adam`, the others for `ALSOptimizer`."""
         super().__init__(
             AdamIpuOptimizer(learning_rate, beta_1, beta_2, epsilon, m_dtype=tf.float32, v_dtype=tf.float32),
-            **_as_arguments(locals()),
+            **_settings_and_name(locals()),
         )
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
-class ALSOptimizerRMSProp(_WithParameters):
+class ALSOptimizerRMSProp(_WithOptimizer):
     """RMSprop with automatic loss scaling; see `keras.optimizers.RMSprop` and `ALSOptimizer`."""
 
     _PARAMETERS = ("learning_rate", "rho", "momentum", "epsilon", "centered")
@@ -509,8 +526,8 @@ class ALSOptimizerRMSProp(_WithParameters):
         histogram_bin_edge: float = ALSDefaults.histogram_bin_edge,
         name: str = "ALSOptimizerRMSProp",
     ) -> None:
-        """Makes an optimizer. See `keras.optimizers.RMSprop` for the first five arguments, `ALSOptimizer` for others."""
+        """Creates the optimizer. The first five arguments are as for `keras.optimizers.RMSprop`, others for `ALSOptimizer`."""
         super().__init__(
-            RMSpropIpuOptimizer(learning_rate, rho, momentum, epsilon, centered, **_FLOAT_SLOTS),  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
-            **_as_arguments(locals()),
+            RMSpropIpuOptimizer(learning_rate, rho, momentum, epsilon, centered, **_FLOAT_SLOTS),  # pyright: ignore[reportArgumentType]  # Keras annotates no type, so pyright infers that of the default.
+            **_settings_and_name(locals()),
         )

@@ -1,4 +1,4 @@
-"""The Keras optimizers that apply the gradients of several mini-batches as one."""
+"""Keras optimizers that accumulate the gradients of several mini-batches for one update."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow_ipu._base.tensors import is_function, tf_variable
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.optimizers._als import ALSOptimizer, apply_counted
-from tensorflow_ipu.keras.optimizers._base import add_beside
+from tensorflow_ipu.keras.optimizers._base import add_colocated
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper, all_finite
 from tensorflow_ipu.optimizers import AccumulationOptions, GradientAccumulationReductionMethod, accumulation
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
 class GradientAccumulationOptimizer(OptimizerWrapper):
-    """Accumulates the gradients of mini-batches, and updates the variables once for so many of them.
+    """Accumulates the gradients of mini-batches, and updates the variables once for every `num_mini_batches` of them.
 
-    It goes into a loop of the program, and does the update within: every `num_mini_batches` iterations, the wrapped
-    optimizer gets the reduced gradients. It must be the outermost optimizer.
+    Call it in a loop of the program, once for each mini-batch. In every `num_mini_batches`-th call, the wrapped
+    optimizer applies the reduced gradients. It must be the outermost optimizer.
     """
 
     def __init__(
@@ -42,27 +42,27 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
     ) -> None:
         """Wraps `opt`, a Keras optimizer.
 
-        See `tensorflow_ipu.optimizers.GradientAccumulationOptimizerV2` for the other arguments, and for what is raised.
+        See `tensorflow_ipu.optimizers.GradientAccumulationOptimizerV2` for the other arguments and for the errors.
         """
         options = AccumulationOptions(
             num_mini_batches, offload_weight_update_variables, replicated_optimizer_state_sharding, dtype
         )
-        checked = accumulation.checked_options(options, reduction_method)
+        checked_options = accumulation.checked_options(options, reduction_method)
         super().__init__(opt, name)
-        self._options = checked
+        self._options = checked_options
         self._counter: keras.Variable | None = None
         self._totals: list[keras.Variable] = []
 
     @staticmethod
     def bool_to_three_state(value: bool | None, default: str | None) -> str | None:
-        """The name of a switch of the compiler: on, off, or `default` for None."""
+        """Returns "THREESTATE_ON", "THREESTATE_OFF", or `default` for None, as options of the vendor's compiler are written."""
         if value is None:
             return default
         return "THREESTATE_ON" if value else "THREESTATE_OFF"
 
     @property
     def options(self) -> AccumulationOptions:
-        """How gradients accumulate, as the constructor was told."""
+        """The options of accumulation, as passed to the constructor."""
         return self._options
 
     @property
@@ -70,12 +70,12 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         """The variables in which gradients accumulate; none before the optimizer is built."""
         return self._totals
 
-    def _build_own(self, variables: list[Variable]) -> None:
+    def _build_wrapper(self, variables: list[Variable]) -> None:
         if self._counter is None:
             self._counter = self.add_variable((), "zeros", "int32", name="mini_batches")
         self._totals += [
-            add_beside(self, each, "accumulator", each.shape, self._options.accumulator_dtype(each))
-            for each in variables
+            add_colocated(self, variable, "accumulator", variable.shape, self._options.accumulator_dtype(variable))
+            for variable in variables
         ]
 
     def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
@@ -91,15 +91,15 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         if not pairs:
             raise ValueError("`grads` has no gradient for any variable: does the loss depend on them?")
         accumulation.must_be_in_loop(type(self).__name__, self._options.num_mini_batches)
-        known, used = zip(*pairs, strict=True)
-        places: list[int] = [self._get_variable_index(variable) for variable in used]
-        totals = [tf_variable(self._totals[place]) for place in places]
-        number, reduction = self._options.num_mini_batches, self._options.reduction_method
-        accumulator = accumulation.Accumulator(tf_variable(self._counter), totals, number, reduction)
-        accumulator.step(known, lambda reduced: update(reduced, list(used)))
+        present_gradients, updated_variables = zip(*pairs, strict=True)
+        indices: list[int] = [self._get_variable_index(variable) for variable in updated_variables]
+        totals = [tf_variable(self._totals[index]) for index in indices]
+        count, reduction = self._options.num_mini_batches, self._options.reduction_method
+        accumulator = accumulation.Accumulator(tf_variable(self._counter), totals, count, reduction)
+        accumulator.step(present_gradients, lambda reduced: update(reduced, list(updated_variables)))
 
     def get_config(self) -> Config:
-        """What `from_config` makes an equal optimizer of; a function `dtype` has to be registered with Keras."""
+        """Returns the configuration for `from_config`. If `dtype` is a function, it has to be registered with Keras."""
         options = self._options
         dtype: Any = options.dtype
         if dtype is not None:
@@ -116,20 +116,20 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
 
 
 def _forwarded(name: str) -> property:
-    """An attribute that is that of the wrapped optimizer."""
+    """Returns a property that gets and sets the attribute of this name of the wrapped `ALSOptimizer`."""
 
     def get(self: ALSGradientAccumulationOptimizer) -> object:
         return getattr(self._als, name)
 
-    def change(self: ALSGradientAccumulationOptimizer, value: object) -> None:
+    def assign(self: ALSGradientAccumulationOptimizer, value: object) -> None:
         setattr(self._als, name, value)
 
-    return property(get, change, doc=f"See `ALSOptimizer.{name}`.")
+    return property(get, assign, doc=f"See `ALSOptimizer.{name}`.")
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
 class ALSGradientAccumulationOptimizer(GradientAccumulationOptimizer):
-    """Accumulates the gradients of scaled losses; each mini-batch counts in the histogram of the `ALSOptimizer`."""
+    """Accumulates the gradients of scaled losses. The `ALSOptimizer` counts the gradients of each mini-batch."""
 
     def __init__(
         self,
@@ -141,11 +141,11 @@ class ALSGradientAccumulationOptimizer(GradientAccumulationOptimizer):
         reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
         name: str = "ALSGradientAccumulationOptimizer",
     ) -> None:
-        """Wraps an `ALSOptimizer`; see `GradientAccumulationOptimizer` for other arguments, and for what is raised."""
+        """Wraps an `ALSOptimizer`; see `GradientAccumulationOptimizer` for the other arguments and for the errors."""
         if not isinstance(als_optimizer, ALSOptimizer):
             raise ValueError(
-                f"`als_optimizer` must be an `ALSOptimizer`, but is {als_optimizer!r}. `GradientAccumulationOptimizer`"
-                " wraps all others"
+                f"`als_optimizer` must be an `ALSOptimizer`, but is {als_optimizer!r}; use"
+                " `GradientAccumulationOptimizer` for other optimizers"
             )
         super().__init__(
             als_optimizer, num_mini_batches, offload_weight_update_variables, replicated_optimizer_state_sharding, dtype,
@@ -155,7 +155,7 @@ class ALSGradientAccumulationOptimizer(GradientAccumulationOptimizer):
 
     @property
     def als_optimizer(self) -> ALSOptimizer:
-        """The optimizer that scales. Its settings and statistics are attributes of this one too."""
+        """The wrapped `ALSOptimizer`. Its settings and statistics are also attributes of this optimizer."""
         return self._als
 
     histogram = _forwarded("histogram")
@@ -176,15 +176,15 @@ class ALSGradientAccumulationOptimizer(GradientAccumulationOptimizer):
     supports_captured_grads = _forwarded("supports_captured_grads")
 
     def reset(self) -> None:
-        """Begins anew with the scale; see `ALSOptimizer.reset`."""
+        """Resets the scale and the statistics; see `ALSOptimizer.reset`."""
         self._als.reset()
 
     def get_gradients(self, loss: TensorLike, params: Sequence[Variable]) -> list[Gradient]:
-        """The gradients of the scaled loss; see `ALSOptimizer.get_gradients`."""
+        """Returns the gradients of the scaled loss; see `ALSOptimizer.get_gradients`."""
         return self._als.get_gradients(loss, params)
 
     def get_scaled_loss(self, loss: TensorLike) -> tf.Tensor:
-        """The loss to differentiate; see `ALSOptimizer.get_scaled_loss`."""
+        """Returns the scaled loss; see `ALSOptimizer.get_scaled_loss`."""
         return self._als.get_scaled_loss(loss)
 
     def apply_gradients(
@@ -197,14 +197,14 @@ class ALSGradientAccumulationOptimizer(GradientAccumulationOptimizer):
         """Counts and accumulates the gradients of a scaled loss; see `ALSOptimizer.apply_gradients`.
 
         Raises:
-          ValueError: `experimental_aggregate_gradients` is not True: the wrapped optimizer reduces gradients over the
-            replicas; or as in `ALSOptimizer.apply_gradients`.
+          ValueError: `experimental_aggregate_gradients` is not True, although the wrapped optimizer reduces gradients
+            over the replicas; or for the reasons of `ALSOptimizer.apply_gradients`.
         """
         del name
         if experimental_aggregate_gradients is not True:
             raise ValueError(
                 "`experimental_aggregate_gradients` must be True, but is"
-                f" {experimental_aggregate_gradients!r}: the strategy decides how replicas' gradients are reduced"
+                f" {experimental_aggregate_gradients!r}: the wrapped optimizer reduces gradients over replicas"
             )
         apply_counted(self, grads_and_vars, captured_grads)
         return self.iterations
@@ -213,8 +213,8 @@ class ALSGradientAccumulationOptimizer(GradientAccumulationOptimizer):
         self._als.count(gradients, captured)
 
         def update(reduced: list[tf.Tensor], variables: list[Variable]) -> None:
-            # What is not finite in a mini-batch is not finite in the sum either.
-            self._als.update(reduced, variables, tf.cast(~all_finite(reduced), tf.float32))  # pyright: ignore[reportOperatorIssue]  # The stub of `tf.Tensor` lacks it.
+            # If the gradient of a mini-batch is not finite, the sum is not finite.
+            self._als.update(reduced, variables, tf.cast(~all_finite(reduced), tf.float32))  # pyright: ignore[reportOperatorIssue]  # The stub of `tf.Tensor` lacks `__invert__`.
 
         self._accumulate(gradients, variables, update)
 

@@ -1,4 +1,4 @@
-"""Keras's optimizers with slots of types of their own: Adam, LAMB, SGD and RMSprop."""
+"""Adam, LAMB, SGD and RMSprop whose slots may have other types than the variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import check_bool, is_number
 from tensorflow_ipu._base.tensors import name_of
 from tensorflow_ipu.keras._keras import internals, keras
-from tensorflow_ipu.keras.optimizers._ipu_base import IpuOptimizerBase, StateTypes, dense
+from tensorflow_ipu.keras.optimizers._ipu_base import IpuOptimizerBase, SlotTypes, dense
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Config, DTypeLike, Gradient, LearningRate, Variable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
 class AdamIpuOptimizer(IpuOptimizerBase, internals.optimizers.Adam):  # pyright: ignore[reportIncompatibleMethodOverride]  # As in `Optimizer`.
-    """Adam, computed in float32, whose moments may be of other types than the variable, with or without debiasing."""
+    """Adam in float32 arithmetic. Moments may have other types than the variable, and debiasing is optional."""
 
     CHANGEABLE: ClassVar[tuple[str, ...]] = ("beta_1", "beta_2", "epsilon")
 
@@ -38,16 +38,17 @@ class AdamIpuOptimizer(IpuOptimizerBase, internals.optimizers.Adam):  # pyright:
         debiasing: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Makes an optimizer. Arguments that are not named here are as for `keras.optimizers.Adam` and `IpuOptimizerBase`.
+        """Creates the optimizer. Arguments that are not named here are as for `keras.optimizers.Adam` and `IpuOptimizerBase`.
 
-        `m_dtype` is the type of the first moment, `v_dtype` of the second, and `vhat_dtype` of the largest second one so
-        far; None for that of each variable. `debiasing` says whether to make up for moments that begin at zero.
+        `m_dtype` is the type of the first moment, `v_dtype` of the second moment, and `vhat_dtype` of the maximum of
+        second moments. None means the type of each variable. `debiasing` corrects the moments for their initial value
+        of zero.
 
         Raises:
-          ValueError: A type is no floating-point type.
+          ValueError: A type is not a floating-point type.
           TypeError: `debiasing` is not a bool.
         """
-        types = StateTypes(m=("m_dtype", m_dtype), v=("v_dtype", v_dtype), vhat=("vhat_dtype", vhat_dtype))
+        types = SlotTypes(m=("m_dtype", m_dtype), v=("v_dtype", v_dtype), vhat=("vhat_dtype", vhat_dtype))
         check_bool("debiasing", debiasing)
         super().__init__(
             name, learning_rate=learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, amsgrad=amsgrad, **kwargs
@@ -56,45 +57,46 @@ class AdamIpuOptimizer(IpuOptimizerBase, internals.optimizers.Adam):  # pyright:
         self.debiasing = debiasing
 
     def get_slot_dtype(self, var: Variable, slot_name: str) -> tf.DType:
-        """The type of a slot: of `m`, `v` and `vhat`, what the constructor was told."""
+        """Returns the type of a slot, as set by the constructor for `m`, `v` and `vhat`."""
         return self._slot_types.of(slot_name) or super().get_slot_dtype(var, slot_name)
 
     def used_slots(self) -> Iterable[str]:
-        """The names of the slots that each variable gets."""
+        """Returns the names of the slots of each variable."""
         return ("m", "v", "vhat") if self.amsgrad else ("m", "v")
 
     def update_step(self, gradient: Gradient, variable: Variable, learning_rate: tf.Tensor) -> None:
-        kind = self.optimizer_compute_precisions[0]
-        rate, grad = tf.cast(learning_rate, kind), dense(gradient, kind)
+        dtype = self.optimizer_compute_precisions[0]
+        rate, grad = tf.cast(learning_rate, dtype), dense(gradient, dtype)
         m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
-        beta_1, beta_2 = self.hyper("beta_1", kind), self.hyper("beta_2", kind)
-        first = _moved(tf.cast(m, kind), grad, beta_1)
-        second = _moved(tf.cast(v, kind), grad * grad, beta_2)
+        beta_1, beta_2 = self.hyper("beta_1", dtype), self.hyper("beta_2", dtype)
+        first = _moving_average(tf.cast(m, dtype), grad, beta_1)
+        second = _moving_average(tf.cast(v, dtype), grad * grad, beta_2)
         self.assign(m, first)
         self.assign(v, second)
         if self.amsgrad:
             largest = self.get_slot(variable, "vhat")
-            second = tf.maximum(tf.cast(largest, kind), second)
+            second = tf.maximum(tf.cast(largest, dtype), second)
             self.assign(largest, second)
         if self.debiasing:
-            step = tf.cast(tf.convert_to_tensor(self.iterations) + 1, kind)
-            rate *= tf.sqrt(1 - tf.cast(beta_2, kind) ** step) / (1 - tf.cast(beta_1, kind) ** step)
-        self.assign(variable, tf.cast(variable, kind) - rate * first / (tf.sqrt(second) + self.hyper("epsilon", kind)))
+            step = tf.cast(tf.convert_to_tensor(self.iterations) + 1, dtype)
+            rate *= tf.sqrt(1 - tf.cast(beta_2, dtype) ** step) / (1 - tf.cast(beta_1, dtype) ** step)
+        value = tf.cast(variable, dtype)
+        self.assign(variable, value - rate * first / (tf.sqrt(second) + self.hyper("epsilon", dtype)))
 
     def get_config(self) -> Config:
         return {**super().get_config(), **self._slot_types.config(), "debiasing": self.debiasing}
 
 
-def _moved(moment: tf.Tensor, value: tf.Tensor, keep: float | tf.Tensor) -> tf.Tensor:
-    return moment + (value - moment) * (1 - keep)
+def _moving_average(average: tf.Tensor, value: tf.Tensor, decay: float | tf.Tensor) -> tf.Tensor:
+    return average + (value - average) * (1 - decay)
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
 class LAMBIpuOptimizer(IpuOptimizerBase):
-    """LAMB with decay of weights, whose moments may be of other types than the variable.
+    """LAMB with weight decay. Moments may have other types than the variable.
 
-    A step is Adam's, plus the weight times `weight_decay_rate`, scaled to have the norm of the variable, times the
-    learning rate.
+    A step is the step of Adam plus `weight_decay_rate` times the variable. It is scaled to the norm of the variable,
+    and then multiplied by the learning rate.
     """
 
     CHANGEABLE: ClassVar[tuple[str, ...]] = ("beta_1", "beta_2", "epsilon", "weight_decay_rate")
@@ -116,16 +118,16 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
         optimizer_compute_precisions: Sequence[DTypeLike] = (tf.float32, tf.float32),
         **kwargs: Any,
     ) -> None:
-        """Makes an optimizer. Arguments that are not named here are as for `AdamIpuOptimizer`.
+        """Creates the optimizer. Arguments that are not named here are as for `AdamIpuOptimizer`.
 
-        Variables whose names match one of the regular expressions in `exclude_from_weight_decay` do not decay, and steps
-        of those in `exclude_from_layer_adaptation`, by default the same, are not scaled. `weight_decay_rate` says how
-        much of a weight is added to its step, and `weight_norm_clip` what a variable's norm counts at most.
-        `optimizer_compute_precisions` are the types of two stages: the moments and the step, then its norms and the
-        update.
+        Variables whose names match a regular expression in `exclude_from_weight_decay` do not decay. Steps of variables
+        whose names match one in `exclude_from_layer_adaptation` are not scaled; by default these are the same
+        expressions. `weight_decay_rate` is the factor of the variable that is added to its step. `weight_norm_clip` is
+        the upper limit of the norm to which steps are scaled. `optimizer_compute_precisions` are the types of the two
+        phases of an update: first the moments and the step, then the norms and the new value.
 
         Raises:
-          ValueError: There are not two precisions, or a type is no floating-point type.
+          ValueError: There are not two precisions, or a type is not a floating-point type.
           TypeError: `debiasing` is not a bool.
         """
         if not isinstance(optimizer_compute_precisions, (list, tuple)) or len(optimizer_compute_precisions) != 2:
@@ -134,7 +136,7 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
                 f" {optimizer_compute_precisions!r}"
             )
         check_bool("debiasing", debiasing)
-        types = StateTypes(m=("m_dtype", m_dtype), v=("v_dtype", v_dtype))
+        types = SlotTypes(m=("m_dtype", m_dtype), v=("v_dtype", v_dtype))
         super().__init__(
             name, optimizer_compute_precisions=optimizer_compute_precisions, learning_rate=learning_rate, **kwargs
         )
@@ -151,53 +153,53 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
         self.weight_norm_clip = weight_norm_clip
 
     def get_slot_dtype(self, var: Variable, slot_name: str) -> tf.DType:
-        """The type of a slot: of `m` and `v`, what the constructor was told."""
+        """Returns the type of a slot, as set by the constructor for `m` and `v`."""
         return self._slot_types.of(slot_name) or super().get_slot_dtype(var, slot_name)
 
     def used_slots(self) -> Iterable[str]:
-        """The names of the slots that each variable gets."""
+        """Returns the names of the slots of each variable."""
         return ("m", "v")
 
     def update_step(self, gradient: Gradient, variable: Variable, learning_rate: tf.Tensor) -> None:
-        kind, last = self.optimizer_compute_precisions
-        step = tf.cast(self._step(dense(gradient, kind), variable, kind), last)
-        value = tf.cast(variable, last)
+        step_dtype, update_dtype = self.optimizer_compute_precisions
+        step = tf.cast(self._step(dense(gradient, step_dtype), variable, step_dtype), update_dtype)
+        value = tf.cast(variable, update_dtype)
         if not _matches(self.exclude_from_layer_adaptation, variable):
-            length = tf.norm(value)
+            norm = tf.norm(value)
             if self.weight_norm_clip is not None:
-                length = tf.minimum(length, tf.cast(self.weight_norm_clip, last))
-            own = tf.norm(step)
-            # Where there is no direction, or nothing to be in proportion to, a step stays as long as it is.
-            scales = tf.logical_and(length > 0, own > 0)
-            step *= tf.where(scales, length / tf.where(scales, own, tf.ones_like(own)), tf.ones_like(own))
-        self.assign(variable, value - tf.cast(learning_rate, last) * step)
+                norm = tf.minimum(norm, tf.cast(self.weight_norm_clip, update_dtype))
+            step_norm = tf.norm(step)
+            # If the step or the variable is zero, the step is not scaled.
+            is_scaled = tf.logical_and(norm > 0, step_norm > 0)
+            divisor = tf.where(is_scaled, step_norm, tf.ones_like(step_norm))
+            step *= tf.where(is_scaled, norm / divisor, tf.ones_like(step_norm))
+        self.assign(variable, value - tf.cast(learning_rate, update_dtype) * step)
 
-    def _step(self, gradient: tf.Tensor, variable: Variable, kind: tf.DType) -> tf.Tensor:
+    def _step(self, gradient: tf.Tensor, variable: Variable, dtype: tf.DType) -> tf.Tensor:
         m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
-        beta_1, beta_2 = self.hyper("beta_1", kind), self.hyper("beta_2", kind)
-        first = tf.cast(m, kind) * beta_1 + gradient * (1 - beta_1)
-        second = tf.cast(v, kind) * beta_2 + gradient * gradient * (1 - beta_2)
+        beta_1, beta_2 = self.hyper("beta_1", dtype), self.hyper("beta_2", dtype)
+        first = tf.cast(m, dtype) * beta_1 + gradient * (1 - beta_1)
+        second = tf.cast(v, dtype) * beta_2 + gradient * gradient * (1 - beta_2)
         self.assign(m, first)
         self.assign(v, second)
         if self.debiasing:
-            count = tf.cast(tf.convert_to_tensor(self.iterations) + 1, kind)
-            first /= 1 - tf.cast(beta_1, kind) ** count
-            second /= 1 - tf.cast(beta_2, kind) ** count
-        step = first / (tf.sqrt(second) + self.hyper("epsilon", kind))
+            count = tf.cast(tf.convert_to_tensor(self.iterations) + 1, dtype)
+            first /= 1 - tf.cast(beta_1, dtype) ** count
+            second /= 1 - tf.cast(beta_2, dtype) ** count
+        step = first / (tf.sqrt(second) + self.hyper("epsilon", dtype))
         if self.uses("weight_decay_rate") and not _matches(self.exclude_from_weight_decay_names, variable):
-            step += self.hyper("weight_decay_rate", kind) * tf.cast(variable, kind)
+            step += self.hyper("weight_decay_rate", dtype) * tf.cast(variable, dtype)
         return step
 
-    def _plain(self, name: str) -> Any:
-        """An attribute as configurations have it."""
+    def _config_value(self, name: str) -> Any:
         return self._serialize_hyperparameter(name) if name in self._hyper else getattr(self, name)
 
     def get_config(self) -> Config:
-        own = ("beta_1", "beta_2", "epsilon", "weight_decay_rate", "debiasing", "weight_norm_clip")
+        names = ("beta_1", "beta_2", "epsilon", "weight_decay_rate", "debiasing", "weight_norm_clip")
         return {
             **super().get_config(),
             **self._slot_types.config(),
-            **{name: self._plain(name) for name in own},
+            **{name: self._config_value(name) for name in names},
             "exclude_from_weight_decay": list(self.exclude_from_weight_decay_names),
             "exclude_from_layer_adaptation": list(self.exclude_from_layer_adaptation),
         }
@@ -210,7 +212,7 @@ def _matches(patterns: Sequence[str], variable: Variable) -> bool:
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
 class SGDIpuOptimizer(IpuOptimizerBase, internals.optimizers.SGD):
-    """Gradient descent with momentum, computed in float32, whose momentum may be of another type than the variable."""
+    """Gradient descent with momentum in float32 arithmetic. The momentum may have another type than the variable."""
 
     CHANGEABLE: ClassVar[tuple[str, ...]] = ("momentum",)
 
@@ -224,16 +226,16 @@ class SGDIpuOptimizer(IpuOptimizerBase, internals.optimizers.SGD):
         velocity_scaling: float = 1.0,
         **kwargs: Any,
     ) -> None:
-        """Makes an optimizer. Arguments that are not named here are as for `keras.optimizers.SGD` and `IpuOptimizerBase`.
+        """Creates the optimizer. Arguments that are not named here are as for `keras.optimizers.SGD` and `IpuOptimizerBase`.
 
-        `momentum_accum_dtype` is the type of the momentum; None for that of each variable. The momentum is kept
-        `velocity_scaling` times as large, and divided again where it is used, so that in float16 it loses fewer of its
-        small numbers. Too much of it overflows.
+        `momentum_accum_dtype` is the type of the momentum; None means the type of each variable. The momentum is stored
+        multiplied by `velocity_scaling`, and divided by it when it is used. So fewer small values are lost in float16.
+        A factor that is too large makes the momentum overflow.
 
         Raises:
           ValueError: A value is out of range.
         """
-        types = StateTypes(momentum=("momentum_accum_dtype", momentum_accum_dtype))
+        types = SlotTypes(momentum=("momentum_accum_dtype", momentum_accum_dtype))
         if not is_number(velocity_scaling) or not velocity_scaling > 0:
             raise ValueError(f"`velocity_scaling` must be a number above 0, but is {velocity_scaling!r}")
         super().__init__(name, learning_rate=learning_rate, momentum=momentum, nesterov=nesterov, **kwargs)
@@ -241,27 +243,27 @@ class SGDIpuOptimizer(IpuOptimizerBase, internals.optimizers.SGD):
         self.velocity_scaling = velocity_scaling
 
     def get_slot_dtype(self, var: Variable, slot_name: str) -> tf.DType:
-        """The type of a slot: of the momentum, what the constructor was told."""
+        """Returns the type of a slot, as set by the constructor for the momentum."""
         return self._slot_types.of("momentum") or super().get_slot_dtype(var, slot_name)
 
     def used_slots(self) -> Iterable[str]:
-        """The names of the slots that each variable gets."""
+        """Returns the names of the slots of each variable."""
         return ("momentum",) if self.uses("momentum") else ()
 
     def update_step(self, gradient: Gradient, variable: Variable, learning_rate: tf.Tensor) -> None:
-        kind = self.optimizer_compute_precisions[0]
-        step = -tf.cast(learning_rate, kind) * dense(gradient, kind)
+        dtype = self.optimizer_compute_precisions[0]
+        step = -tf.cast(learning_rate, dtype) * dense(gradient, dtype)
         if self.uses("momentum"):
             slot, momentum, scale = (
                 self.get_slot(variable, "momentum"),
-                self.hyper("momentum", kind),
+                self.hyper("momentum", dtype),
                 self.constant("velocity_scaling"),
             )
-            scaled = momentum * tf.cast(slot, kind) + (step if scale == 1 else scale * step)
-            self.assign(slot, scaled)
-            moved = scaled if scale == 1 else scaled / scale
-            step = momentum * moved + step if self.constant("nesterov") else moved
-        self.assign(variable, tf.cast(variable, kind) + step)
+            scaled_velocity = momentum * tf.cast(slot, dtype) + (step if scale == 1 else scale * step)
+            self.assign(slot, scaled_velocity)
+            velocity = scaled_velocity if scale == 1 else scaled_velocity / scale
+            step = momentum * velocity + step if self.constant("nesterov") else velocity
+        self.assign(variable, tf.cast(variable, dtype) + step)
 
     def get_config(self) -> Config:
         return {**super().get_config(), **self._slot_types.config(), "velocity_scaling": self.velocity_scaling}
@@ -269,7 +271,7 @@ class SGDIpuOptimizer(IpuOptimizerBase, internals.optimizers.SGD):
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
 class RMSpropIpuOptimizer(IpuOptimizerBase, internals.optimizers.RMSprop):  # pyright: ignore[reportIncompatibleMethodOverride]  # As in `Optimizer`.
-    """RMSprop, computed in float32, whose slots may be of other types than the variable."""
+    """RMSprop in float32 arithmetic. Slots may have other types than the variable."""
 
     CHANGEABLE: ClassVar[tuple[str, ...]] = ("epsilon", "momentum", "rho")
 
@@ -286,15 +288,15 @@ class RMSpropIpuOptimizer(IpuOptimizerBase, internals.optimizers.RMSprop):  # py
         average_gradient_dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
-        """Makes an optimizer. Arguments that are not named here are as for `keras.optimizers.RMSprop` and `IpuOptimizerBase`.
+        """Creates the optimizer. Arguments not named here are as for `keras.optimizers.RMSprop` and `IpuOptimizerBase`.
 
-        `velocity_dtype` is the type of the mean of squares, `momentum_accum_dtype` of the momentum, and
-        `average_gradient_dtype` of the mean of gradients; None for that of each variable.
+        `velocity_dtype` is the type of the mean of squared gradients, `momentum_accum_dtype` of the momentum, and
+        `average_gradient_dtype` of the mean of gradients. None means the type of each variable.
 
         Raises:
-          ValueError: A type is no floating-point type.
+          ValueError: A type is not a floating-point type.
         """
-        types = StateTypes(
+        types = SlotTypes(
             velocity=("velocity_dtype", velocity_dtype),
             momentum=("momentum_accum_dtype", momentum_accum_dtype),
             average_gradient=("average_gradient_dtype", average_gradient_dtype),
@@ -305,36 +307,36 @@ class RMSpropIpuOptimizer(IpuOptimizerBase, internals.optimizers.RMSprop):  # py
         self._slot_types = types
 
     def get_slot_dtype(self, var: Variable, slot_name: str) -> tf.DType:
-        """The type of a slot: what the constructor was told."""
+        """Returns the type of a slot, as set by the constructor."""
         return self._slot_types.of(slot_name) or super().get_slot_dtype(var, slot_name)
 
     def used_slots(self) -> Iterable[str]:
-        """The names of the slots that each variable gets."""
+        """Returns the names of the slots of each variable."""
         slots = {"velocity": True, "momentum": self.uses("momentum"), "average_gradient": self.centered}
         return (slot for slot, is_used in slots.items() if is_used)
 
     def update_step(self, gradient: Gradient, variable: Variable, learning_rate: tf.Tensor) -> None:
-        kind = self.optimizer_compute_precisions[0]
-        grad = dense(gradient, kind)
-        velocity = self._moved(variable, "velocity", grad * grad)
+        dtype = self.optimizer_compute_precisions[0]
+        grad = dense(gradient, dtype)
+        velocity = self._update_average(variable, "velocity", grad * grad)
         if self.centered:
-            velocity -= self._moved(variable, "average_gradient", grad) ** 2
-        epsilon = self.hyper("epsilon", kind)
-        # Keras 2 adds it to the root where there is no momentum.
+            velocity -= self._update_average(variable, "average_gradient", grad) ** 2
+        epsilon = self.hyper("epsilon", dtype)
+        # Without momentum, Keras 2 adds epsilon to the root.
         is_inside = self.uses("momentum") or not environment.uses_keras_2()
         root = tf.sqrt(velocity + epsilon) if is_inside else tf.sqrt(velocity) + epsilon
-        step = tf.cast(learning_rate, kind) * grad / root
+        step = tf.cast(learning_rate, dtype) * grad / root
         if self.uses("momentum"):
             slot = self.get_slot(variable, "momentum")
-            step += self.hyper("momentum", kind) * tf.cast(slot, kind)
+            step += self.hyper("momentum", dtype) * tf.cast(slot, dtype)
             self.assign(slot, step)
-        self.assign(variable, tf.cast(variable, kind) - step)
+        self.assign(variable, tf.cast(variable, dtype) - step)
 
-    def _moved(self, variable: Variable, slot_name: str, value: tf.Tensor) -> tf.Tensor:
+    def _update_average(self, variable: Variable, slot_name: str, value: tf.Tensor) -> tf.Tensor:
         slot, rho = self.get_slot(variable, slot_name), self.hyper("rho", value.dtype)
-        moved = rho * tf.cast(slot, value.dtype) + (1 - rho) * value
-        self.assign(slot, moved)
-        return moved
+        average = rho * tf.cast(slot, value.dtype) + (1 - rho) * value
+        self.assign(slot, average)
+        return average
 
     def get_config(self) -> Config:
         return {**super().get_config(), **self._slot_types.config()}

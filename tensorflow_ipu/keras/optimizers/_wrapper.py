@@ -1,4 +1,4 @@
-"""The wrappers of Keras optimizers, and dynamic loss scaling on which the replicas of a program agree."""
+"""Wrappers of Keras optimizers, and loss scaling that skips an update on all replicas or on none."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class OptimizerWrapper(WrapperBase):
-    """Wraps a Keras optimizer, and by itself changes nothing: a subclass overrides `_apply`."""
+    """A wrapper of a Keras optimizer. Subclasses change the update by overriding `_apply`."""
 
     def __init__(self, opt: keras.optimizers.Optimizer, name: str | None = None) -> None:
-        """Wraps `opt`, which owns the slots and updates the variables; the name is one of the class's if omitted.
+        """Wraps `opt`, which owns the slots and updates the variables; the default name is made from the class.
 
         Raises:
-          ValueError: `opt` is no Keras optimizer.
+          ValueError: `opt` is not a Keras optimizer.
         """
         if not isinstance(opt, internals.OPTIMIZERS):
             raise ValueError(
@@ -39,34 +39,34 @@ class OptimizerWrapper(WrapperBase):
         super().__init__(opt, name)
 
     def build(self, variables: Sequence[Variable]) -> None:
-        """Makes the variables of the wrapper and of the wrapped optimizer for those to train."""
-        new = self._new_among(variables)
-        if new:
+        """Creates the variables of the wrapper and of the wrapped optimizer for trainable `variables`."""
+        unbuilt = self._unbuilt(variables)
+        if unbuilt:
             with tf.init_scope():
-                self._build_own(new)
-                internals.build_optimizer(self.inner_optimizer, new)
-                super().build(new)
+                self._build_wrapper(unbuilt)
+                internals.build_optimizer(self.inner_optimizer, unbuilt)
+                super().build(unbuilt)
 
-    def _build_own(self, variables: list[Variable]) -> None:
-        """Makes what the wrapper adds for variables to train, once."""
+    def _build_wrapper(self, variables: list[Variable]) -> None:
+        """Creates the wrapper's own variables for trainable `variables`; is called once for each of them."""
 
     def apply(self, grads: Sequence[Gradient | None], trainable_variables: Sequence[Variable] | None = None) -> None:
-        """Updates variables by their gradients, None where the loss does not reach, or does what the wrapper does instead.
+        """Updates variables by their gradients, as the wrapper defines it. The gradient of an unused variable is None.
 
         Raises:
-          ValueError: The optimizer was built with other variables, or with none yet and none are given.
+          ValueError: The optimizer was built for other variables; or it is not built and `trainable_variables` is None.
         """
-        self._apply(*self._matched(grads, trainable_variables))
+        self._apply(*self._match(grads, trainable_variables))
 
-    def _matched(
+    def _match(
         self, grads: Sequence[Gradient | None], trainable_variables: Sequence[Variable] | None
     ) -> tuple[list[Gradient | None], list[Variable]]:
-        """The gradients and their variables; builds the optimizer where it is not."""
+        """Returns lists of gradients and of their variables. Builds the optimizer if necessary."""
         if trainable_variables is not None:
             self.build(list(trainable_variables))
             self._check_variables_are_known(trainable_variables)
         elif not self.built:
-            raise ValueError("`trainable_variables` are needed, since the optimizer is not built yet")
+            raise ValueError("`trainable_variables` must be set, because the optimizer is not built yet")
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
         if len(grads) != len(variables):
             raise ValueError(
@@ -78,21 +78,21 @@ class OptimizerWrapper(WrapperBase):
         internals.update_with(self.inner_optimizer, gradients, variables)
 
     def scale_loss(self, loss: TensorLike) -> TensorLike:
-        """The loss to differentiate, as the wrapped optimizer wants it."""
+        """Returns the loss to differentiate, scaled by the wrapped optimizer."""
         return internals.scaled_loss(self.inner_optimizer, loss)
 
     def finalize_variable_values(self, var_list: Sequence[Variable]) -> None:
-        """Lets the wrapped optimizer put its moving averages into the variables."""
+        """Overwrites the variables with the moving averages of the wrapped optimizer, if it has any."""
         self.inner_optimizer.finalize_variable_values(var_list)
 
     @property
     def iterations(self) -> keras.Variable:
-        """How many updates the wrapped optimizer made."""
+        """The number of updates of the wrapped optimizer, a variable."""
         return self.inner_optimizer.iterations
 
     @property
     def learning_rate(self) -> tf.Tensor | keras.Variable:
-        """The wrapped optimizer's learning rate, which can be set."""
+        """The learning rate of the wrapped optimizer. It can be set."""
         return self.inner_optimizer.learning_rate
 
     @learning_rate.setter
@@ -107,14 +107,14 @@ class OptimizerWrapper(WrapperBase):
         arguments = dict(config)
         key = "opt" if "opt" in arguments else "als_optimizer"
         saved = arguments[key]
-        # HDF5 files go by the name of the class alone.
-        named = {**saved, "class_name": saved.get("registered_name") or saved["class_name"]}
-        arguments[key] = keras.optimizers.deserialize(named, custom_objects=custom_objects)
+        # With HDF5 files, Keras looks only at the class name, which has to be the registered name.
+        serialized = {**saved, "class_name": saved.get("registered_name") or saved["class_name"]}
+        arguments[key] = keras.optimizers.deserialize(serialized, custom_objects=custom_objects)
         return cls(**arguments)
 
 
 def chain(optimizer: object) -> Iterator[Any]:
-    """A Keras optimizer, then those that it wraps; nothing for None."""
+    """Yields a Keras optimizer and the optimizers that it wraps, from the outermost on. Yields nothing for None."""
     while optimizer is not None:
         yield optimizer
         optimizer = getattr(optimizer, "inner_optimizer", None)
@@ -122,9 +122,9 @@ def chain(optimizer: object) -> Iterator[Any]:
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
 class CrossReplicaOptimizer(OptimizerWrapper):
-    """Has the wrapped optimizer update with the mean of the gradients over the replicas.
+    """Applies the mean of the gradients over all replicas with the wrapped optimizer.
 
-    Under a strategy, other Keras optimizers take the sum.
+    Other Keras optimizers under a strategy apply their sum.
     """
 
     def __init__(self, opt: keras.optimizers.Optimizer, name: str = "CrossReplicaOptimizer") -> None:
@@ -139,7 +139,7 @@ class CrossReplicaOptimizer(OptimizerWrapper):
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
 class MapGradientOptimizer(OptimizerWrapper):
-    """Applies a function to each gradient before the wrapped optimizer gets to see it."""
+    """Applies a function to each gradient before the wrapped optimizer applies the gradients."""
 
     def __init__(
         self,
@@ -147,10 +147,10 @@ class MapGradientOptimizer(OptimizerWrapper):
         gradient_mapping_function: GradientMapping,
         name: str = "MapGradientOptimizer",
     ) -> None:
-        """Wraps an optimizer; the function is from a gradient and the value of its variable to the gradient to use.
+        """Wraps an optimizer. The function takes a gradient and the value of its variable, and returns the gradient to apply.
 
         Raises:
-          ValueError: `opt` is no Keras optimizer.
+          ValueError: `opt` is not a Keras optimizer.
           TypeError: `gradient_mapping_function` cannot be called.
         """
         if not callable(gradient_mapping_function):
@@ -166,7 +166,7 @@ class MapGradientOptimizer(OptimizerWrapper):
         internals.update_with(self.inner_optimizer, mapped, variables)
 
     def get_config(self) -> Config:
-        """What `from_config` makes an equal optimizer of: the function has to be registered with Keras."""
+        """Returns the configuration for `from_config`. The function has to be registered with Keras."""
         function = keras.saving.serialize_keras_object(self._map)
         return {**super().get_config(), "gradient_mapping_function": function}
 
@@ -178,14 +178,14 @@ class MapGradientOptimizer(OptimizerWrapper):
 
 
 def all_finite(gradients: Sequence[Gradient | None]) -> tf.Tensor:
-    """Whether all gradients are finite on all replicas: a bool scalar, equal on all of them."""
+    """Returns a bool scalar, equal on all replicas: True if all gradients are finite on all replicas."""
     values = [getattr(gradient, "values", gradient) for gradient in gradients if gradient is not None]
     counts = [tf.reduce_sum(tf.cast(~tf.math.is_finite(value), tf.float32)) for value in values]
-    return _none_on_any_replica(tf.add_n(counts) if counts else tf.constant(0.0))
+    return _is_zero_on_all_replicas(tf.add_n(counts) if counts else tf.constant(0.0))
 
 
-def _none_on_any_replica(count: tf.Tensor) -> tf.Tensor:
-    """Whether a float scalar, of which each replica has its own, is 0 on all of them."""
+def _is_zero_on_all_replicas(count: tf.Tensor) -> tf.Tensor:
+    """Returns a bool scalar, equal on all replicas: True if the replicas' float scalars `count` are all 0."""
     if reductions.in_program():
         [count] = reductions.all_reduce([count])
     return tf.equal(count, 0)
@@ -195,34 +195,39 @@ if TYPE_CHECKING or not environment.uses_keras_2():
 
     @keras.saving.register_keras_serializable("tensorflow_ipu")
     class LossScaleOptimizer(internals.LossScaleOptimizer):
-        """Keras's `LossScaleOptimizer`, but an update is skipped on all replicas where it is infinite on any of them.
+        """A `LossScaleOptimizer` of Keras that skips an update on all replicas if a gradient on any replica is not finite.
 
-        Keras's own has each replica judge by its own gradients, and the others wait for it in the sum.
+        In Keras's class, each replica checks only its own gradients. If one replica skips the update, the other
+        replicas wait for it in the all-reduce of gradients.
         """
 
         def check_finite(self, grads: Sequence[Gradient | None]) -> tf.Tensor:
-            """Whether all gradients are finite on all replicas, as a bool scalar."""
+            """Returns a bool scalar: True if all gradients are finite on all replicas."""
             return all_finite(grads)
 
 else:
-    LossScaleOptimizer = internals.LossScaleOptimizer  # That of Keras 2 judges by the sums, which all replicas have.
+    LossScaleOptimizer = internals.LossScaleOptimizer  # In Keras 2, it checks the gradients summed over replicas.
 
 
 def scales_losses(optimizer: object) -> bool:
-    """Whether a Keras optimizer, or one that it wraps, scales losses by itself."""
+    """Returns True if a Keras optimizer, or an optimizer that it wraps, scales losses."""
     return any(
-        isinstance(one, internals.LossScaleOptimizer) or hasattr(one, "get_scaled_loss") for one in chain(optimizer)
+        isinstance(wrapped, internals.LossScaleOptimizer) or hasattr(wrapped, "get_scaled_loss")
+        for wrapped in chain(optimizer)
     )
 
 
 def agree_on_finite(optimizer: object) -> None:
-    """Has Keras's own loss scaling skip on all replicas what it skips on any; its class, which files name, stays."""
-    one: Any
-    for one in chain(optimizer):
-        if isinstance(one, internals.LossScaleOptimizer) and not isinstance(one, LossScaleOptimizer):
-            one.check_finite = types.MethodType(_check_finite_of_all, one)
+    """Makes Keras's `LossScaleOptimizer` skip an update on all replicas if any replica skips it.
+
+    Replaces a method of the object instead of its class, because saved files name the class.
+    """
+    wrapped: Any
+    for wrapped in chain(optimizer):
+        if isinstance(wrapped, internals.LossScaleOptimizer) and not isinstance(wrapped, LossScaleOptimizer):
+            wrapped.check_finite = types.MethodType(_check_finite_on_all_replicas, wrapped)
 
 
-def _check_finite_of_all(self: internals.LossScaleOptimizer, grads: Sequence[Gradient | None]) -> tf.Tensor:
+def _check_finite_on_all_replicas(self: internals.LossScaleOptimizer, grads: Sequence[Gradient | None]) -> tf.Tensor:
     finite = type(self).check_finite(self, grads)
-    return _none_on_any_replica(tf.cast(tf.logical_not(finite), tf.float32))  # pyright: ignore[reportArgumentType, reportCallIssue]  # Keras infers those of all backends.
+    return _is_zero_on_all_replicas(tf.cast(tf.logical_not(finite), tf.float32))  # pyright: ignore[reportArgumentType, reportCallIssue]  # Keras infers the types of all backends.

@@ -1,4 +1,4 @@
-"""Gradients of several steps, gathered to one update of the weights."""
+"""The training step of a model that accumulates gradients: several steps, then one update of the weights."""
 
 from __future__ import annotations
 
@@ -24,8 +24,14 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def handing_on(optimizer: keras.optimizers.Optimizer, take: Callable[[Nested], None] | None = None) -> Iterator[None]:
-    """A block in which `apply_gradients` gets what was captured since its beginning, unless it is given something."""
+def passing_captured_gradients(
+    optimizer: keras.optimizers.Optimizer, receive: Callable[[Nested], None] | None = None
+) -> Iterator[None]:
+    """Runs the block such that `apply_gradients` gets the gradients captured in the block.
+
+    If its caller passes captured gradients, these are used instead. If `receive` is set, it gets the captured gradients,
+    and `apply_gradients` gets none. Optimizers that do not support captured gradients are not changed.
+    """
     if not getattr(optimizer, "supports_captured_grads", False):
         yield
         return
@@ -38,12 +44,12 @@ def handing_on(optimizer: keras.optimizers.Optimizer, take: Callable[[Nested], N
             name: str | None = None,
             **kwargs: object,
         ) -> object:
-            if name is not None:  # `minimize` of Keras 2 passes None; such optimizers need have no `name`.
+            if name is not None:  # `minimize` of Keras 2 passes None, also to optimizers without a parameter `name`.
                 kwargs["name"] = name
             if captured_grads is None:
                 captured_grads = context.captured_gradients or None
-            if captured_grads is not None and take is not None:
-                take(captured_grads)
+            if captured_grads is not None and receive is not None:
+                receive(captured_grads)
             elif captured_grads is not None:
                 kwargs["captured_grads"] = captured_grads
             return apply_gradients(grads_and_vars, **kwargs)
@@ -53,10 +59,10 @@ def handing_on(optimizer: keras.optimizers.Optimizer, take: Callable[[Nested], N
 
 
 def capturing(model: keras.Model, step: Callable[[Nested], Nested]) -> Callable[[Nested], Nested]:
-    """The training step of a model, in which its optimizer gets what was captured."""
+    """Returns `step` such that the model's optimizer gets the gradients captured in it."""
 
     def run(batch: Nested) -> Nested:
-        with handing_on(model.optimizer), internals.transforming_dense(model.optimizer):
+        with passing_captured_gradients(model.optimizer), internals.transforming_dense(model.optimizer):
             return step(batch)
 
     return run
@@ -64,7 +70,7 @@ def capturing(model: keras.Model, step: Callable[[Nested], Nested]) -> Callable[
 
 @dataclass(frozen=True)
 class StepAccumulation:
-    """How gradients are accumulated."""
+    """The options of accumulation: the number of steps, the reduction, and the type of accumulators."""
 
     steps: int
     method: GradientAccumulationReductionMethod
@@ -74,7 +80,14 @@ class StepAccumulation:
 def accumulated_step(
     model: keras.Model, step: Callable[[], None], accumulation: StepAccumulation
 ) -> Callable[[], None]:
-    """Makes a function, to be traced, that runs `step` several times and then updates the weights once."""
+    """Returns a function, to be traced, that computes `step` several times and then updates the weights once.
+
+    The steps are a `tf.while_loop` whose loop variables are the step number and an accumulator for each weight. In the
+    loop, the update method of the optimizer is replaced by a function that only adds the gradients to the accumulators.
+    After the loop, the original method applies the accumulated gradients. Each step must call the update
+    method exactly once; otherwise an error names the cause. An `ALSOptimizer` counts the captured gradients of each step
+    in that step.
+    """
 
     def update() -> None:
         weights = list(model.trainable_variables)
@@ -89,36 +102,36 @@ def accumulated_step(
         options: dict[str, bool] = {}
 
         def run_step(n: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            new = list(sums)
+            new_sums = list(sums)
             applied = []
 
             def accumulate(
-                gradients: Sequence[Gradient | None], variables: Sequence[Variable] | None = None, **given: bool
+                gradients: Sequence[Gradient | None], variables: Sequence[Variable] | None = None, **keywords: bool
             ) -> None:
-                options.update(given)
+                options.update(keywords)
                 if applied:
                     raise ValueError(
                         f"a step of model `{model.name}` applies gradients twice, which cannot be accumulated: apply them"
                         " once a step, or set no gradient accumulation"
                     )
                 applied.append(True)
-                places = {id(weight): at for at, weight in enumerate(weights)}
+                indices = {id(weight): index for index, weight in enumerate(weights)}
                 for gradient, variable in zip(gradients, variables or weights, strict=True):
                     if gradient is None:
                         continue
-                    if id(variable) not in places:
+                    if id(variable) not in indices:
                         raise ValueError(f"`{name_of(variable)}` is no trainable weight of model `{model.name}`")
-                    at = places[id(variable)]
-                    has_gradient[at] = True
+                    index = indices[id(variable)]
+                    has_gradient[index] = True
                     dense = tf.convert_to_tensor(gradient)
-                    new[at] = accumulated(sums[at], dense, n, accumulation.steps, accumulation.method)
+                    new_sums[index] = accumulated(sums[index], dense, n, accumulation.steps, accumulation.method)
 
             def count(captured: Nested) -> None:
                 if not hasattr(model.optimizer, "apply_accumulated"):
                     raise ValueError(
-                        f"the optimizer of model `{model.name}` takes captured gradients, of which each step has its own, and"
-                        " the model accumulates those of several steps for one update: use an `ALSOptimizer`, which counts"
-                        " them with each step, or set no gradient accumulation"
+                        f"the optimizer of model `{model.name}` needs the captured gradients of each step, but the model"
+                        " accumulates the gradients of several steps for one update: use an `ALSOptimizer`, which counts"
+                        " captured gradients in each step, or set no gradient accumulation"
                     )
                 model.optimizer.count((), captured)
                 counted.append(True)
@@ -126,20 +139,20 @@ def accumulated_step(
             with (
                 _replaced(model.optimizer, *internals.updating(accumulate)),
                 internals.scaling_losses(model.optimizer),
-                handing_on(model.optimizer, count),
+                passing_captured_gradients(model.optimizer, count),
             ):
                 step()
             if not applied:
                 raise ValueError(
-                    f"a step of model `{model.name}` applies no gradients with its optimizer, so that there are none to"
+                    f"a step of model `{model.name}` applies no gradients with its optimizer, so there are no gradients to"
                     " accumulate: call `self.optimizer.apply_gradients` in `train_step`, or set no gradient accumulation"
                 )
-            return (n + 1, *new)
+            return (n + 1, *new_sums)
 
         _, *sums = tf.while_loop(
             lambda n, *_: n < accumulation.steps, run_step, (tf.constant(0), *zeros), parallel_iterations=1
         )
-        gradients = [total if there else None for total, there in zip(sums, has_gradient, strict=True)]
+        gradients = [total if is_present else None for total, is_present in zip(sums, has_gradient, strict=True)]
         if counted:
             model.optimizer.apply_accumulated(gradients, weights)
         else:
@@ -151,12 +164,12 @@ def accumulated_step(
 
 @contextlib.contextmanager
 def _replaced(optimizer: keras.optimizers.Optimizer, method: str, function: Callable[..., object]) -> Iterator[None]:
-    """A block in which a method of an object is another function."""
+    """Runs the block with a method of an object replaced by `function`."""
     attributes = optimizer.__dict__
-    before = {method: attributes[method]} if method in attributes else {}
+    original = {method: attributes[method]} if method in attributes else {}
     attributes[method] = function
     try:
         yield
     finally:
         del attributes[method]
-        attributes.update(before)
+        attributes.update(original)

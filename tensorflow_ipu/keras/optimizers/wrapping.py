@@ -1,4 +1,4 @@
-"""What the programs of models need of optimizers: how they are wrapped, and how they scale losses."""
+"""Functions on wrapped optimizers and on loss scaling, which the programs of models use."""
 
 from tensorflow_ipu.keras.optimizers._wrapper import agree_on_finite, chain, scales_losses
 

@@ -1,1 +1,1 @@
-"""What a model's `set_..._options` methods set."""
+"""The options that a model's `set_..._options` methods set."""

@@ -1,4 +1,4 @@
-"""The options of a model, in groups that are set and reset as one."""
+"""The options of a model, in groups that are set and reset together."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def print_text(text: str, print_fn: Callable[[str], object] | None) -> None:
 
 
 def assignments(heading: str, rows: Iterable[tuple[str, object, str]]) -> str:
-    """A heading, and a line for each value, one below the other."""
+    """Returns a heading and a line for each `(name, value, remark)`, with aligned values."""
     rows = list(rows)
     width = max(len(name) for name, _, _ in rows)
-    lines = [f"  {name:{width}} = {typed(value)}{f'  # {remark}' * bool(remark)}" for name, value, remark in rows]
+    lines = [f"  {name:{width}} = {typed(value)}{f'  # {remark}' if remark else ''}" for name, value, remark in rows]
     return "\n".join([heading, *lines])
 
 
 def typed(value: object) -> str:
-    """A value as one would type it; a function by its name."""
+    """Returns a value as source code, and a function by its name."""
     if isinstance(value, GradientAccumulationReductionMethod):
         return f'"{value.name.lower()}"'
     if isinstance(value, ReplicatedMetricReductionMethod):
@@ -61,29 +61,29 @@ def typed(value: object) -> str:
 
 @dataclass(frozen=True)
 class OptionGroup:
-    """Options whose fields are the arguments of the method that sets them, with its defaults."""
+    """A group of options. Its fields are the arguments of the method that sets them, with the same defaults."""
 
     title: ClassVar[str]
-    explicit: ClassVar[tuple[str, ...]] = ()  # The method's arguments by position, which are shown first.
+    explicit: ClassVar[tuple[str, ...]] = ()  # The positional arguments of the method, which are printed first.
     refused: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        return *cls.explicit, *(each.name for each in fields(cls) if each.name not in cls.explicit)
+        return *cls.explicit, *(option.name for option in fields(cls) if option.name not in cls.explicit)
 
     @classmethod
-    def of(cls, /, **given: Any) -> Self:
-        """The group in which these options are set, or all that is wrong with them."""
+    def of(cls, /, **options: Any) -> Self:
+        """Returns the group with these options set, or raises an error with all that is wrong with them."""
         faults = Faults()
         for name, reason in cls.refused.items():
-            if name in given:
+            if name in options:
                 faults.add(ValueError, f"`{name}` cannot be set here: {reason}")
-        unknown = sorted(given.keys() - cls.names() - cls.refused.keys())
-        if unknown:
-            names, method = ", ".join(f"`{name}`" for name in unknown), f"set_{cls.title.replace(' ', '_')}"
-            known = ", ".join(sorted(set(cls.names()).difference(cls.explicit)))
-            faults.add(TypeError, f"`{method}` has no option {names}; the options by name are {known}")
-        group = cls(**{name: given[name] for name in cls.names() if name in given})
+        unsupported = sorted(options.keys() - cls.names() - cls.refused.keys())
+        if unsupported:
+            names, method = ", ".join(f"`{name}`" for name in unsupported), f"set_{cls.title.replace(' ', '_')}"
+            supported = ", ".join(sorted(set(cls.names()).difference(cls.explicit)))
+            faults.add(TypeError, f"`{method}` has no option {names}; the options by name are {supported}")
+        group = cls(**{name: options[name] for name in cls.names() if name in options})
         try:
             group = group.checked(faults)
         except (TypeError, ValueError) as exc:
@@ -93,17 +93,17 @@ class OptionGroup:
         return group
 
     def checked(self, faults: Faults) -> Self:
-        """The group as it is used; records, or raises, what is wrong with it."""
+        """Returns the group with converted values, such as an enum for a name. Adds errors to `faults`, or raises one."""
         raise NotImplementedError
 
     def changed(self) -> dict[str, Any]:
-        """The options that differ from the defaults, by name."""
+        """Returns the options that differ from the defaults, by name."""
         default = type(self)()
         return {name: getattr(self, name) for name in self.names() if getattr(self, name) != getattr(default, name)}
 
     def text(self, model_name: str) -> str:
-        """The options as lines, each as one would type it."""
-        unset = {each.name: each.metadata.get("unset", "") for each in fields(self)}
+        """Returns a line of source code for each option, below a heading."""
+        unset = {option.name: option.metadata.get("unset", "") for option in fields(self)}
         values = ((name, getattr(self, name)) for name in self.names())
         rows = [(name, value, unset[name] if value is None else "") for name, value in values]
         return assignments(f'Model "{model_name}": {self.title}', rows)
@@ -111,7 +111,7 @@ class OptionGroup:
 
 @dataclass(frozen=True)
 class InfeedOptions(OptionGroup):
-    """What a model's infeeds are made with, as `IPUInfeedQueue` has it."""
+    """The options of a model's infeeds, as in `IPUInfeedQueue`."""
 
     title: ClassVar[str] = "infeed queue options"
     refused: ClassVar[Mapping[str, str]] = {
@@ -119,20 +119,20 @@ class InfeedOptions(OptionGroup):
         "device_ordinal": "the strategy has the device",
     }
 
-    prefetch_depth: int | None = 3  # The default of a queue.
+    prefetch_depth: int | None = 3  # The default of `IPUInfeedQueue`.
     optimise_latency: bool = False
 
     def checked(self, faults: Faults) -> Self:
-        """The group with the depth that a queue takes for None. The queue checks its arguments."""
+        """Returns the group with the depth that a queue uses for None. The queue checks its arguments."""
         del faults
-        # A queue of so little data costs nothing.
+        # The queue is only made for its checks. Its small dataset is not read.
         queue = IPUInfeedQueue(tf.data.Dataset.range(1), device_ordinal=0, **vars(self))
         return replace(self, prefetch_depth=queue.prefetch_depth)
 
 
 @dataclass(frozen=True)
 class OutfeedOptions(OptionGroup):
-    """What a model's outfeeds are made with, as `IPUOutfeedQueue` has it."""
+    """The options of a model's outfeeds, as in `IPUOutfeedQueue`."""
 
     title: ClassVar[str] = "outfeed queue options"
     refused: ClassVar[Mapping[str, str]] = {
@@ -150,7 +150,11 @@ class OutfeedOptions(OptionGroup):
 
 
 class ReplicatedMetricReductionMethod(enum.Enum):
-    """Which metrics of R replicas logs show: `NONE` the last replica's, `LIST` all in shape [R], `SUM` or `MEAN` of them."""
+    """The reduction of metrics of R replicas for logs.
+
+    `NONE` shows the metrics of the last replica, `LIST` all of them in shape [R], and `SUM` or `MEAN` their sum or
+    mean.
+    """
 
     NONE = 1
     LIST = 2
@@ -159,7 +163,7 @@ class ReplicatedMetricReductionMethod(enum.Enum):
 
     @classmethod
     def parse(cls, value: object) -> ReplicatedMetricReductionMethod:
-        """Takes a method, or its name in any case; raises `ValueError` for others."""
+        """Returns a method from a method or its name in any case. Raises `ValueError` for other values."""
         return parse_method(cls, value)
 
     def reduce(self, values: np.ndarray) -> np.ndarray | np.number:
@@ -175,7 +179,7 @@ class ReplicatedMetricReductionMethod(enum.Enum):
 
 @dataclass(frozen=True)
 class ReplicationOptions(OptionGroup):
-    """What logs show of the metrics of several replicas."""
+    """The option that sets how logs combine the metrics of replicas."""
 
     title: ClassVar[str] = "replication options"
 
@@ -194,7 +198,7 @@ _NORMALIZATION = {
 
 @dataclass(frozen=True)
 class UpdateOptions(OptionGroup):
-    """The options of all models whose updates are of several steps."""
+    """The options of gradient accumulation and of pipelining, which both update weights after several steps."""
 
     gradient_accumulation_steps_per_replica: int | None = field(
         default=None, metadata={"unset": "each step updates the weights"}
@@ -204,7 +208,7 @@ class UpdateOptions(OptionGroup):
     )
 
     def checked(self, faults: Faults) -> Self:
-        """The group with the steps as an int, and the method parsed."""
+        """Returns the group with the steps as an int, and the method parsed."""
         name, steps = "gradient_accumulation_steps_per_replica", self.gradient_accumulation_steps_per_replica
         count = as_int(steps)
         if steps is not None and (count is None or count < 1):
@@ -220,7 +224,7 @@ class UpdateOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class PipeliningOptions(SharedOptions, UpdateOptions):
-    """How a model with pipeline stages runs."""
+    """The options of a model with pipeline stages."""
 
     title: ClassVar[str] = "pipelining options"
     explicit: ClassVar[tuple[str, ...]] = (
@@ -231,7 +235,7 @@ class PipeliningOptions(SharedOptions, UpdateOptions):
     )
     refused: ClassVar[Mapping[str, str]] = {
         **_NORMALIZATION,
-        **{each.name: each.metadata["refused"] for each in fields(Arguments) if "refused" in each.metadata},
+        **{option.name: option.metadata["refused"] for option in fields(Arguments) if "refused" in option.metadata},
     }
 
     gradient_accumulation_steps_per_replica: int | None = field(
@@ -244,16 +248,16 @@ class PipeliningOptions(SharedOptions, UpdateOptions):
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """The names of the options: first those of the arguments by position, then the others in alphabetical order."""
+        """Returns the names of the options: positional arguments first, then the others in alphabetical order."""
         return *cls.explicit, *sorted(set(super().names()).difference(cls.explicit))
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of `pipeline` that are here, but for counts, IPUs and whether results are summed."""
-        shared = {each.name: getattr(self, each.name) for each in fields(SharedOptions)}
+        """Returns the arguments of `pipeline` in this group, without counts, IPUs and `accumulate_outfeed`."""
+        shared = {option.name: getattr(self, option.name) for option in fields(SharedOptions)}
         return {**shared, "reduction_method": self.gradient_accumulation_reduction_method}
 
     def checked(self, faults: Faults) -> Self:
-        """The group with a mapping of its own: the user's list may change, what the program is compiled by does not."""
+        """Returns the group with a copy of the mapping, as the user's list may change after the compilation."""
         group, mapping = super().checked(faults), self.device_mapping
         if mapping is not None and not (isinstance(mapping, list) and all(type(device) is int for device in mapping)):
             faults.add(ValueError, f"Expected `device_mapping` to be a list of integers, but it is {mapping!r}")
@@ -268,7 +272,7 @@ class PipeliningOptions(SharedOptions, UpdateOptions):
 
 @dataclass(frozen=True)
 class GradientAccumulationOptions(UpdateOptions):
-    """How `fit` accumulates gradients. All but the first two and `dtype` change nothing in the emulator."""
+    """The options of gradient accumulation in `fit`. Only the first two and `dtype` affect the emulator."""
 
     title: ClassVar[str] = "gradient accumulation options"
     explicit: ClassVar[tuple[str, ...]] = (
@@ -291,11 +295,12 @@ class GradientAccumulationOptions(UpdateOptions):
 
     @property
     def plan(self) -> StepAccumulation | None:
-        """How gradients are accumulated; None where each step updates the weights."""
+        """The accumulation of gradients, or None if each step updates the weights."""
         steps = self.gradient_accumulation_steps_per_replica
         if steps is None or steps == 1:
             return None
-        from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation  # It takes time to import.
+        # Imported late, as the import takes time.
+        from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation
 
         return StepAccumulation(steps, self.gradient_accumulation_reduction_method, self.dtype)
 
@@ -309,12 +314,12 @@ class GradientAccumulationOptions(UpdateOptions):
         return super().checked(faults)
 
 
-_OTHER = {"accumulation": "pipelining", "pipelining": "accumulation"}
+_SHARES_REDUCTION_WITH = {"accumulation": "pipelining", "pipelining": "accumulation"}
 
 
 @dataclass
 class Options:
-    """What the `set_...` methods of a model have set."""
+    """All options of a model."""
 
     accumulation: GradientAccumulationOptions = field(default_factory=GradientAccumulationOptions)
     pipelining: PipeliningOptions = field(default_factory=PipeliningOptions)
@@ -324,24 +329,25 @@ class Options:
     asynchronous_callbacks: bool = False
 
     def groups(self) -> Iterator[tuple[str, OptionGroup]]:
-        """The name of each group, and the group."""
-        for one in fields(self):
-            if isinstance(getattr(self, one.name), OptionGroup):
-                yield one.name, getattr(self, one.name)
+        """Yields the name of each group, and the group."""
+        for group in fields(self):
+            if isinstance(getattr(self, group.name), OptionGroup):
+                yield group.name, getattr(self, group.name)
 
     def set_updates(self, name: str, group: UpdateOptions) -> None:
-        """Sets a group, and for the other one the reduction method that it has: the latest call says it for both."""
+        """Sets a group, and its reduction method in the other group: the latest call sets it for both."""
         setattr(self, name, group)
-        self._reduce_by(group.gradient_accumulation_reduction_method, _OTHER[name])
+        self._reduce_by(group.gradient_accumulation_reduction_method, _SHARES_REDUCTION_WITH[name])
 
     def reset(self, name: str) -> bool:
-        before = replace(self)
+        """Resets a group to its defaults. Returns True if that changed an option."""
+        original = replace(self)
         setattr(self, name, type(getattr(self, name))())
-        other = _OTHER.get(name)
-        # A group without steps has a reduction method only of the other one.
-        if other is not None and getattr(self, other).gradient_accumulation_steps_per_replica is None:
-            self._reduce_by(GradientAccumulationReductionMethod.SUM, other)
-        return self != before
+        sharing_group = _SHARES_REDUCTION_WITH.get(name)
+        # A group without steps was not set, so its reduction method was set by the other group.
+        if sharing_group is not None and getattr(self, sharing_group).gradient_accumulation_steps_per_replica is None:
+            self._reduce_by(GradientAccumulationReductionMethod.SUM, sharing_group)
+        return self != original
 
     def _reduce_by(self, method: GradientAccumulationReductionMethod, name: str) -> None:
         setattr(self, name, replace(getattr(self, name), gradient_accumulation_reduction_method=method))

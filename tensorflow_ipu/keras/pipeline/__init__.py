@@ -1,1 +1,1 @@
-"""Which pipeline stage each layer of a model is in, and the stages as a program."""
+"""The pipeline stages of the layers of a model, and the program that runs the stages."""

@@ -1,4 +1,4 @@
-"""Which pipeline stage the layers of a model are in, as users say it: by a scope, or by a list."""
+"""Assigns pipeline stages to the layers of models as users do: by scopes, and by lists of assignments."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tensorflow_ipu._tensorflow import patches
 if TYPE_CHECKING:
     import keras
 
-# What `get_pipeline_stage_assignment` lists: a layer's stage, or those of the layers of a model.
+# An element of `get_pipeline_stage_assignment`: the stage of a layer, or the stages of the layers of a model.
 Assignment: TypeAlias = "_Assignment | _NestedAssignment"
 
-# Where a node of Keras's graph, and a layer, keeps the stage that it was made in.
+# The attribute of a Keras node, or of a layer, that holds the stage of the scope in which it was made.
 NODE_STAGE = "_ipu_pipeline_stage"
 
 _thread = threading.local()
@@ -28,7 +28,9 @@ _is_any_assigned = False
 
 
 class PipelineStage:
-    """A scope: layers that are called in it, or made in it and called outside of any, are in one stage of a pipeline.
+    """A scope that sets the pipeline stage of the layers that are called in it.
+
+    A layer that is made in the scope, but called outside of all such scopes, gets the stage too.
 
     with strategy.scope():
         inputs = keras.Input([784])
@@ -40,15 +42,15 @@ class PipelineStage:
     """
 
     def __init__(self, stage: int) -> None:
-        """Names a stage by its number, from 0."""
+        """Creates the scope of the stage with this number, from 0."""
         self._stage = stage
 
     def __enter__(self) -> PipelineStage:  # noqa: PYI034  (`Self` is of Python 3.11.)
         """Enters the scope.
 
         Raises:
-          ValueError: The stage is no number from 0.
-          RuntimeError: This is outside of an `IPUStrategy`'s scope, or in another stage's.
+          ValueError: The stage is not an integer from 0.
+          RuntimeError: The scope is not in the scope of an `IPUStrategy`, or is in the scope of another stage.
         """
         if not is_int(self._stage) or self._stage < 0:
             raise ValueError(f"{self._stage!r} is not a valid pipeline stage: stages are numbered from 0")
@@ -62,9 +64,9 @@ class PipelineStage:
             )
         if current_stage() is not None:
             raise RuntimeError(f"Pipeline stages must not be nested: this is in stage {current_stage()} already")
-        _thread.noting = contextlib.ExitStack()
-        _thread.noting.enter_context(patches.KERAS_CALLS.applied(_noting))
-        _thread.noting.enter_context(patches.KERAS_LAYERS.applied(_noting_layer))
+        _thread.patches = contextlib.ExitStack()
+        _thread.patches.enter_context(patches.KERAS_CALLS.applied(_recording_node_stage))
+        _thread.patches.enter_context(patches.KERAS_LAYERS.applied(_recording_layer_stage))
         _thread.stage = self._stage
         _thread.entered = entered() + 1
         note_assignment()
@@ -73,45 +75,45 @@ class PipelineStage:
     def __exit__(self, *exc_info: object) -> None:
         """Leaves the scope."""
         _thread.stage = None
-        _thread.noting.close()
+        _thread.patches.close()
 
 
 def current_stage() -> int | None:
-    """The stage of the scope that this thread is in."""
+    """Returns the stage of this thread's scope, or None."""
     return getattr(_thread, "stage", None)
 
 
 def entered() -> int:
-    """How many scopes this thread has entered so far."""
+    """Returns the number of scopes that this thread has entered."""
     return getattr(_thread, "entered", 0)
 
 
 def note_assignment() -> None:
-    """Notes that a layer or a call may be in a stage, by a scope or by a list."""
+    """Records that a layer or call of this process may be in a stage."""
     global _is_any_assigned  # noqa: PLW0603
     _is_any_assigned = True
 
 
 def is_any_assigned() -> bool:
-    """Returns False if no layer and no call of this process can be in a stage."""
+    """Returns False if no layer or call of this process can be in a stage."""
     return _is_any_assigned
 
 
-def _noting(plain: Callable[..., None]) -> Callable[..., None]:
+def _recording_node_stage(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: object, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        plain(self, *args, **kwargs)
+        original(self, *args, **kwargs)
         if current_stage() is not None:
             setattr(self, NODE_STAGE, current_stage())
 
     return __init__
 
 
-def _noting_layer(plain: Callable[..., None]) -> Callable[..., None]:
+def _recording_layer_stage(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: object, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         from tensorflow_ipu.keras._keras import keras
 
-        plain(self, *args, **kwargs)
-        # The layers in a model have stages of their own.
+        original(self, *args, **kwargs)
+        # A model gets no stage, as its layers have stages.
         if current_stage() is not None and not isinstance(self, keras.Model):
             vars(self)[NODE_STAGE] = current_stage()
 
@@ -119,10 +121,10 @@ def _noting_layer(plain: Callable[..., None]) -> Callable[..., None]:
 
 
 class _Assignment:
-    """A layer, and its `pipeline_stage`, a number or None, which may be set."""
+    """A layer and its `pipeline_stage`, an int or None, which may be set."""
 
     def __init__(self, layer: keras.layers.Layer, pipeline_stage: int | None = None) -> None:
-        """Assigns a stage to a layer by its number."""
+        """Assigns the stage with this number to a layer."""
         self._layer = layer
         self.pipeline_stage = pipeline_stage
 
@@ -153,12 +155,12 @@ class _Call:
 
     @property
     def node_index(self) -> int:
-        """Which call it is of the layer or nested model, from 0."""
+        """The index of the call among the calls of the layer or nested model."""
         return self._node_index
 
     @property
     def inbound_layers(self) -> list[keras.layers.Layer]:
-        """A list of the layers whose outputs the call takes."""
+        """The layers whose outputs are inputs of the call."""
         from tensorflow_ipu.keras._keras import internals
 
         node = internals.calls_of(self._called)[self._node_index]
@@ -169,7 +171,7 @@ class ModelLayerPipelineStageAssignment(_Assignment, _Call):
     """A call of a layer in a model, and its stage."""
 
     def __init__(self, layer: keras.layers.Layer, node_index: int, pipeline_stage: int | None = None) -> None:
-        """Assigns a stage to the call of a layer with the number `node_index`, from 0."""
+        """Assigns a stage to call `node_index`, from 0, of a layer."""
         _Assignment.__init__(self, layer, pipeline_stage)
         _Call.__init__(self, layer, node_index)
 
@@ -185,7 +187,7 @@ class _NestedAssignment:
     """A nested model, and the stages of its layers."""
 
     def __init__(self, nested_model: keras.Model, pipeline_stage_assignments: list[Assignment]) -> None:
-        """Assigns stages to a nested model's layers, by one assignment each in the order in which they run."""
+        """Assigns stages to the layers of a nested model, by one assignment for each in execution order."""
         self._nested_model = nested_model
         self._assignments = pipeline_stage_assignments
 
@@ -196,16 +198,16 @@ class _NestedAssignment:
 
     @property
     def pipeline_stage_assignments(self) -> list[Assignment]:
-        """An assignment for each of its layers, or calls of them; their stages may be set."""
+        """The assignments of its layers, or of their calls. Their stages may be set."""
         return self._assignments
 
     @property
     def is_nested_model(self) -> bool:
-        """True."""
+        """True: this is a nested model."""
         return True
 
     def __str__(self) -> str:
-        lines = [line for one in self._assignments for line in str(one).splitlines()]
+        lines = [line for assignment in self._assignments for line in str(assignment).splitlines()]
         return "\n".join([f"Nested model: {self._nested_model.name}", *(f"  {line}" for line in lines)])
 
 
@@ -219,7 +221,7 @@ class NestedModelPipelineStageAssignment(_NestedAssignment, _Call):
     def __init__(
         self, nested_model: keras.Model, node_index: int, pipeline_stage_assignments: list[Assignment]
     ) -> None:
-        """Assigns stages to the layers of call `node_index`, from 0, in the order in which they run."""
+        """Assigns stages to the layers of call `node_index`, from 0, in execution order."""
         _NestedAssignment.__init__(self, nested_model, pipeline_stage_assignments)
         _Call.__init__(self, nested_model, node_index)
 

@@ -1,4 +1,4 @@
-// The messages that the processes of several workers send each other.
+// An interface for messages between the processes of several workers.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace tensorflow_ipu::core {
 
 class Message {
  public:
-  // The alignment of tensors.
+  // Tensors have this alignment.
   static constexpr std::align_val_t kAlignment{64};
 
   explicit Message(std::size_t bytes)
@@ -35,8 +35,7 @@ class Message {
   std::byte* const data_;
 };
 
-// The digest of a text, by FNV-1a with two offsets: equal digests of two texts are less likely than a failure of the
-// machine.
+// A 128-bit digest of a text: FNV-1a with two offsets. A collision of two texts is less likely than a hardware failure.
 struct Key {
   std::array<uint64_t, 2> digest{};
 
@@ -52,25 +51,27 @@ struct Key {
   bool operator==(const Key& other) const { return digest == other.digest; }
 };
 
-// A key is unique among the messages in flight between two workers. The sender keeps a message until the receiver asks
-// for it. Thread-safe. `done` is called once per call, on any thread, and must be short; the caller holds no lock that
-// it takes.
+// Sends messages between workers. Thread-safe.
+//
+// A key must be unique among the messages in flight between two workers. The sender keeps a message until the receiver
+// requests it. `done` is called once per call, on any thread, so it must return quickly. The caller must hold no lock
+// that `done` acquires.
 class Communicator {
  public:
   using Done = std::function<void(absl::Status)>;
-  // Answers a question of another worker by a message of so many bytes. It is short, may be called on any thread, and
-  // takes no lock under which the communicator is called.
+  // Returns the answer to another worker's question, a message of `bytes` bytes. It must return quickly, may be called
+  // on any thread, and must not acquire a lock that is held while the communicator is called.
   using Answer = std::function<std::shared_ptr<const Message>(const Key& question, std::size_t bytes)>;
 
-  // The most bytes of a message: MPI counts by `int`.
+  // The maximum size of a message: MPI counts bytes with an `int`.
   static constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
-  // Calls that are cancelled together.
+  // A set of calls that are cancelled together.
   class Calls {
    public:
     virtual ~Calls() = default;
 
-    // Cancels open calls and later ones.
+    // Cancels all open calls, and all calls that are made later.
     virtual void Cancel() = 0;
   };
 
@@ -81,23 +82,24 @@ class Communicator {
 
   virtual std::shared_ptr<Calls> NewCalls() = 0;
 
-  // Calls `done` when the worker has taken the message.
+  // Calls `done` when the other worker has received the message.
   virtual void Send(const std::shared_ptr<Calls>& calls, int64_t to, const Key& key,
                     std::shared_ptr<const Message> message, Done done) = 0;
 
-  // Calls `done` when `message` is filled. kUnavailable: the process is gone. kInvalidArgument: the size differs.
+  // Calls `done` when `message` is filled. The status is kUnavailable if the other process has died, and
+  // kInvalidArgument if the sizes differ.
   virtual void Receive(const std::shared_ptr<Calls>& calls, int64_t from, const Key& key,
                        std::shared_ptr<Message> message, Done done) = 0;
 
-  // Calls `done` when `answer` is filled with what the worker answers, as it does at any time.
+  // Calls `done` when `answer` is filled with the other worker's answer. Workers answer at any time.
   virtual void Ask(const std::shared_ptr<Calls>& calls, int64_t of, const Key& question,
                    std::shared_ptr<Message> answer, Done done) = 0;
 };
 
-// This process among those that run the same program.
+// The processes that run the same program as this one.
 struct Workers {
-  std::vector<std::string> names;     // By worker: its process and host, in words.
-  std::chrono::nanoseconds limit{0};  // For waits for other workers.
+  std::vector<std::string> names;     // By worker: a description of its process and host.
+  std::chrono::nanoseconds limit{0};  // Limits each wait for another worker. 0: no limit.
   std::shared_ptr<Communicator> communicator;
 
   int64_t worker() const { return communicator->rank(); }

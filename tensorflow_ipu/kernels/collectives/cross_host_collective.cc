@@ -37,10 +37,10 @@ void CrossHostCollective::Start(std::function<void(absl::Status)> done,
   lost_ = std::move(lost);
   crossings.Add();
   if (exchange_.chunks() == 0) return done_(absl::OkStatus());
-  for (int64_t i = 0; i < std::min(exchange_.chunks(), kChunksInFlight); ++i) Next();
+  for (int64_t i = 0; i < std::min(exchange_.chunks(), kChunksInFlight); ++i) BeginNextChunk();
 }
 
-void CrossHostCollective::Next() {
+void CrossHostCollective::BeginNextChunk() {
   const auto in_flight = std::make_shared<InFlightChunk>();
   {
     const absl::MutexLock lock(&mutex_);
@@ -76,17 +76,17 @@ void CrossHostCollective::Begin(const std::shared_ptr<InFlightChunk>& in_flight)
     if (share == own) continue;
     in_flight->received[share] = NewMessage(exchange_.Bytes(PartOf(*in_flight, second ? share : own), share, own));
   }
-  Trade(in_flight, std::move(to_send));
+  Transfer(in_flight, std::move(to_send));
 }
 
-void CrossHostCollective::Trade(const std::shared_ptr<InFlightChunk>& in_flight, Messages to_send) {
+void CrossHostCollective::Transfer(const std::shared_ptr<InFlightChunk>& in_flight, Messages to_send) {
   const std::size_t own = exchange_.own();
   in_flight->received[own] = std::move(to_send[own]);
-  Messages received = in_flight->received;  // The last call may end the chunk.
+  Messages received = in_flight->received;  // A copy, since the last call may end the chunk.
   received[own] = nullptr;
   {
     const absl::MutexLock lock(&mutex_);
-    ++in_flight->pending;  // This thread's, until all calls are made.
+    ++in_flight->pending;  // Keeps the chunk open until this thread has made all calls.
     for (std::size_t share = 0; share < exchange_.shares(); ++share) {
       const int64_t calls = (to_send[share] == nullptr ? 0 : 1) + (received[share] == nullptr ? 0 : 1);
       awaited_[share] += calls;
@@ -96,7 +96,7 @@ void CrossHostCollective::Trade(const std::shared_ptr<InFlightChunk>& in_flight,
   const std::string own_key = KeyOf(*in_flight, exchange_.worker(own));
   for (std::size_t share = 0; share < exchange_.shares(); ++share) {
     const auto called = [self = shared_from_this(), in_flight, share](absl::Status status) {
-      self->Called(in_flight, share, std::move(status));
+      self->OnCallDone(in_flight, share, std::move(status));
     };
     const int64_t worker = exchange_.worker(share);
     if (to_send[share] != nullptr) {
@@ -112,21 +112,21 @@ void CrossHostCollective::Trade(const std::shared_ptr<InFlightChunk>& in_flight,
     const absl::MutexLock lock(&mutex_);
     last = --in_flight->pending == 0 && !failed_;
   }
-  if (last) Land(in_flight);
+  if (last) AdvanceLater(in_flight);
 }
 
-void CrossHostCollective::Called(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share,
-                                 absl::Status status) {
+void CrossHostCollective::OnCallDone(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share,
+                                     absl::Status status) {
   if (!status.ok()) return lost_(exchange_.worker(share), std::move(status));
   {
     const absl::MutexLock lock(&mutex_);
     --awaited_[share];
     if (--in_flight->pending > 0 || failed_) return;
   }
-  Land(in_flight);
+  AdvanceLater(in_flight);
 }
 
-void CrossHostCollective::Land(const std::shared_ptr<InFlightChunk>& in_flight) {
+void CrossHostCollective::AdvanceLater(const std::shared_ptr<InFlightChunk>& in_flight) {
   Executor::Global().Run([self = shared_from_this(), in_flight](const absl::Status& started) {
     if (!started.ok()) return self->Fail(started);
     if (!self->BeginWork()) return;
@@ -151,11 +151,11 @@ void CrossHostCollective::Advance(const std::shared_ptr<InFlightChunk>& in_fligh
   bool last = false;
   {
     const absl::MutexLock lock(&mutex_);
-    last = ++landed_ == exchange_.chunks() && !failed_;
+    last = ++completed_chunks_ == exchange_.chunks() && !failed_;
     if (last) completed_ = true;
   }
   if (last) return done_(absl::OkStatus());
-  Next();
+  BeginNextChunk();
 }
 
 std::string CrossHostCollective::KeyOf(const InFlightChunk& in_flight, int64_t from) const {
@@ -186,13 +186,13 @@ void CrossHostCollective::Fail(absl::Status why) {
     if (failed_ || completed_) return;
     failed_ = true;
     failure_ = why;
-    if (working_ > 0) return;  // The last of these threads calls back.
+    if (working_ > 0) return;  // The last of these threads calls `done_`.
     completed_ = true;
   }
   CompleteWithFailure(std::move(why));
 }
 
-// On another thread: the caller may hold locks, and `done_` may run for long.
+// Calls `done_` on another thread, because the caller may hold locks and `done_` may take long.
 void CrossHostCollective::CompleteWithFailure(absl::Status why) {
   Executor::Global().Run([self = shared_from_this(), why = std::move(why)](const absl::Status&) { self->done_(why); });
 }

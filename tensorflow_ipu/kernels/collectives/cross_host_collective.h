@@ -1,4 +1,4 @@
-// One collective of a group that spans workers.
+// One collective of a group whose replicas belong to several workers.
 #pragma once
 
 #include <chrono>
@@ -17,24 +17,26 @@
 
 namespace tensorflow_ipu::core {
 
-// Several chunks are in flight, so that one travels while another is reduced. No thread waits: received chunks are
-// reduced on threads of the executor. Thread-safe; lives in a shared_ptr.
+// Performs a collective chunk by chunk. Several chunks are in flight, so that one is transferred while another is
+// reduced.
+//
+// No thread blocks: received chunks are reduced on threads of the executor. Thread-safe; must be owned by a shared_ptr.
 class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollective> {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `key` is the same on all workers, and unique.
+  // `key` must be unique, and the same on all workers.
   CrossHostCollective(std::string name, std::string key, Exchange exchange, std::shared_ptr<Communicator> communicator,
                       std::shared_ptr<Communicator::Calls> calls);
 
-  // Calls `done` once, on any thread; the replicas' buffers must stay until then. `lost(worker, why)` is called when a
-  // message fails, and has to call Fail.
+  // Calls `done` once, on any thread. The replicas' buffers must stay alive until then. `lost(worker, why)` is called
+  // when a message fails; it must call Fail.
   void Start(std::function<void(absl::Status)> done, std::function<void(int64_t, absl::Status)> lost);
 
-  // Ends the collective with this status, once no thread writes to the buffers.
+  // Ends the collective with this status as soon as no thread writes to the buffers.
   void Fail(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The workers whose messages are in flight.
+  // Returns the workers whose messages are in flight.
   std::vector<int64_t> Awaited() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string& name() const { return name_; }
@@ -43,24 +45,25 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
  private:
   using Messages = std::vector<std::shared_ptr<Message>>;  // By share.
 
-  // Its messages belong to one thread: the one that begins a half, or the one that gets its last message.
+  // The messages are used by one thread at a time: by the thread that begins a half, or by the one that receives the
+  // last message of the half.
   struct InFlightChunk {
     int64_t chunk;
     bool halves;
     bool second = false;
-    Messages received;    // The own one is what the share has itself.
-    int64_t pending = 0;  // Calls of the communicator. Guarded by the collective's mutex.
+    Messages received;    // Its element `own` is the message of this share to itself.
+    int64_t pending = 0;  // Open calls of the communicator. Guarded by the collective's mutex.
   };
 
-  void Next();
+  void BeginNextChunk();
   void Begin(const std::shared_ptr<InFlightChunk>& in_flight);
-  void Trade(const std::shared_ptr<InFlightChunk>& in_flight, Messages to_send);
-  void Called(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share, absl::Status status)
+  void Transfer(const std::shared_ptr<InFlightChunk>& in_flight, Messages to_send);
+  void OnCallDone(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share, absl::Status status)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Advance(const std::shared_ptr<InFlightChunk>& in_flight);
-  void Land(const std::shared_ptr<InFlightChunk>& in_flight) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AdvanceLater(const std::shared_ptr<InFlightChunk>& in_flight) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What the share reduces of a chunk.
+  // Returns the part of the chunk that the share reduces.
   Chunk PartOf(const InFlightChunk& in_flight, std::size_t share) const;
 
   bool BeginWork() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -80,9 +83,9 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
 
   mutable absl::Mutex mutex_;
   int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t landed_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<int64_t> awaited_ ABSL_GUARDED_BY(mutex_);  // By share: calls in flight.
-  int64_t working_ ABSL_GUARDED_BY(mutex_) = 0;           // Threads that use the buffers of replicas.
+  int64_t completed_chunks_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<int64_t> awaited_ ABSL_GUARDED_BY(mutex_);  // Calls in flight, by share.
+  int64_t working_ ABSL_GUARDED_BY(mutex_) = 0;           // Threads that use the replicas' buffers.
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool completed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);

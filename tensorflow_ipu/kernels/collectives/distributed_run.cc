@@ -48,19 +48,19 @@ std::optional<std::string> Difference(const Program& ours, const Program& theirs
   if (ours.replicas != theirs.replicas) {
     return worker + " has " + Counted(static_cast<std::size_t>(theirs.replicas), "replica") +
            " of the program, and this worker has " + std::to_string(ours.replicas) +
-           ". Configure as many IPUs on all workers.";
+           ". Configure the same number of IPUs on all workers.";
   }
   if (ours.chunk_bytes != theirs.chunk_bytes) {
     return worker + " sends chunks of up to " + std::to_string(theirs.chunk_bytes) + " bytes, and this worker " +
            std::to_string(ours.chunk_bytes) +
-           ". Set `optimizations.maximum_cross_replica_sum_buffer_size` alike on all workers.";
+           ". Set `optimizations.maximum_cross_replica_sum_buffer_size` to the same value on all workers.";
   }
-  const std::size_t both = std::min(ours.collectives.size(), theirs.collectives.size());
-  for (std::size_t i = 0; i < both; ++i) {
+  const std::size_t common = std::min(ours.collectives.size(), theirs.collectives.size());
+  for (std::size_t i = 0; i < common; ++i) {
     if (ours.collectives[i] == theirs.collectives[i]) continue;
     if (ours.IsExchange()) {
       return worker + " exchanges " + theirs.collectives[i] + ", and this worker " + ours.collectives[i] +
-             ". Have all workers exchange tensors of the same types and shapes, in the same order.";
+             ". All workers must exchange tensors of the same types and shapes, in the same order.";
     }
     return worker + " runs another program: collective " + std::to_string(i + 1) + " of its `" + theirs.name + "` is " +
            theirs.collectives[i] + ", and of `" + ours.name + "` on this worker it is " + ours.collectives[i] +
@@ -86,8 +86,8 @@ std::string TextOf(const Message& message) {
 
 namespace {
 
-// Runs of a sequence about which a late worker may still ask.
-constexpr std::size_t kKept = 4;
+// The number of latest runs of a sequence that are kept, because a late worker may still query them.
+constexpr std::size_t kKeptRuns = 4;
 
 std::string Seconds(std::chrono::nanoseconds time) {
   const int64_t tenths = time / std::chrono::milliseconds(100);
@@ -96,20 +96,20 @@ std::string Seconds(std::chrono::nanoseconds time) {
 
 std::string DescribeEnd(const RunState& state, const std::string& worker, const Program& run,
                         const std::string& where) {
-  if (run.IsExchange()) return worker + " gave up " + where + ": " + state.words;
+  if (run.IsExchange()) return worker + " gave up " + where + ": " + state.message;
   const std::string crossed = Counted(static_cast<std::size_t>(state.crossed), "collective");
   if (static_cast<absl::StatusCode>(state.fate) == absl::StatusCode::kOk) {
     return worker + " ended its run of `" + run.name + "` after " + crossed + ", and this worker waits for it in " +
-           where + ". Have all workers run equally many steps, and take the same branches.";
+           where + ". All workers must run the same number of steps and take the same branches.";
   }
-  return worker + " failed in its run of `" + run.name + "`, after " + crossed + ": " + state.words;
+  return worker + " failed in its run of `" + run.name + "`, after " + crossed + ": " + state.message;
 }
 
 std::string DescribeExchange(const std::string& exchange, const std::string& worker, const std::string& program,
                              const std::string& where, int64_t own) {
   return worker + " did not begin this run of `" + program + "`: it waits for all workers to exchange " + exchange +
          ", while worker " + std::to_string(own) + " waits for it in " + where +
-         ". Have all workers run the same programs, equally often.";
+         ". All workers must run the same programs the same number of times.";
 }
 
 }  // namespace
@@ -186,33 +186,34 @@ std::shared_ptr<const Message> DistributedRun::Answer(const Key& question) const
   const absl::MutexLock lock(&mutex_);
   state.fate = end_.has_value() ? static_cast<int64_t>(end_->code()) : RunState::kRuns;
   state.crossed = crossed_;
-  if (end_.has_value()) state.Say(end_->message());
+  if (end_.has_value()) state.SetMessage(end_->message());
   return MessageOf(state);
 }
 
-void DistributedRun::SayWhere(RunState* state) const {
+void DistributedRun::SetExchange(RunState* state) const {
   const absl::MutexLock lock(&mutex_);
-  if (!end_.has_value()) state->Say(program_.collectives.front());
+  if (!end_.has_value()) state->SetMessage(program_.collectives.front());
 }
 
 void DistributedRun::OnMessageFailed(int64_t worker, const std::string& where, const absl::Status& why) {
-  const std::string who = workers_.Name(worker);
+  const std::string worker_name = workers_.Name(worker);
   if (why.code() == absl::StatusCode::kUnavailable) {
-    return Abort(absl::UnavailableError(who +
+    return Abort(absl::UnavailableError(worker_name +
                                         " is gone: its process ended, or was killed, or the network to it was cut, "
                                         "while this worker waited for it in " +
                                         where + ". (" + std::string(why.message()) + ")"));
   }
   if (why.code() == absl::StatusCode::kInvalidArgument) {
-    return Abort(absl::InvalidArgumentError(who + " brings operands of other types or shapes to " + where + ": " +
-                                            std::string(why.message()) + " Run the same program on all workers."));
+    return Abort(absl::InvalidArgumentError(worker_name + " brings operands of other types or shapes to " + where +
+                                            ": " + std::string(why.message()) +
+                                            " Run the same program on all workers."));
   }
-  Abort({why.code(), absl::StrCat("A message to or from ", who, " failed in ", where, ": ", why.message())});
+  Abort({why.code(), absl::StrCat("A message to or from ", worker_name, " failed in ", where, ": ", why.message())});
 }
 
 std::chrono::nanoseconds DistributedRun::CheckInterval() const {
-  const std::chrono::nanoseconds often(kPeerCheckInterval);
-  return workers_.limit.count() > 0 ? std::min(often, workers_.limit / 4) : often;
+  const std::chrono::nanoseconds interval(kPeerCheckInterval);
+  return workers_.limit.count() > 0 ? std::min(interval, workers_.limit / 4) : interval;
 }
 
 void DistributedRun::CheckLater() {
@@ -251,9 +252,9 @@ void DistributedRun::CheckPeers() {
 }
 
 bool DistributedRun::IsElsewhere(const RunState& state) const {
-  // The exchange that follows those of this worker cannot end before this run, since this worker would have to take
-  // part.
-  return state.fate == RunState::kNotBegun && state.words[0] != 0 && host_exchanges_.has_value() &&
+  // The worker waits in an exchange that this worker has not begun. Its wait cannot end before this run does, since the
+  // exchange needs this worker.
+  return state.fate == RunState::kNotBegun && state.message[0] != 0 && host_exchanges_.has_value() &&
          state.exchange > *host_exchanges_;
 }
 
@@ -264,32 +265,32 @@ std::optional<absl::Status> DistributedRun::Overdue(const CrossHostCollective& c
     const auto peer = peers_.find(worker);
     if (peer == peers_.end() || !peer->second.state.has_value()) continue;
     const RunState& state = *peer->second.state;
-    // Its earlier messages may still be in flight.
+    // Messages that the worker sent earlier may still be in flight.
     if (now - peer->second.since < CheckInterval() / 2) continue;
-    const std::string who = workers_.Name(worker);
-    if (state.fate >= 0) return absl::UnavailableError(DescribeEnd(state, who, program_, collective.name()));
+    const std::string worker_name = workers_.Name(worker);
+    if (state.fate >= 0) return absl::UnavailableError(DescribeEnd(state, worker_name, program_, collective.name()));
     if (IsElsewhere(state)) {
       return absl::UnavailableError(
-          DescribeExchange(state.words, who, program_.name, collective.name(), workers_.worker()));
+          DescribeExchange(state.message, worker_name, program_.name, collective.name(), workers_.worker()));
     }
   }
   if (workers_.limit.count() == 0 || now - collective.since() < workers_.limit || awaited.empty()) return std::nullopt;
-  std::string words;
-  for (const int64_t worker : awaited) words += (words.empty() ? "" : "; ") + DescribeLate(worker);
-  return absl::DeadlineExceededError(words + ". Worker " + std::to_string(workers_.worker()) + " waited for " +
-                                     Seconds(workers_.limit) + ", the limit, in " + collective.name() +
-                                     (program_.IsExchange() ? "" : " of `" + program_.name + "`") +
-                                     ". Have all workers run the same steps, or raise the strategy's `timeout`.");
+  std::string message;
+  for (const int64_t worker : awaited) message += (message.empty() ? "" : "; ") + DescribeLate(worker);
+  return absl::DeadlineExceededError(
+      message + ". Worker " + std::to_string(workers_.worker()) + " waited for " + Seconds(workers_.limit) +
+      ", the limit, in " + collective.name() + (program_.IsExchange() ? "" : " of `" + program_.name + "`") +
+      ". All workers must run the same steps. If one is only slow, raise the strategy's `timeout`.");
 }
 
 std::string DistributedRun::DescribeLate(int64_t worker) const {
-  const std::string who = workers_.Name(worker);
-  const auto known = peers_.find(worker);
-  if (known != peers_.end() && known->second.state.has_value() && known->second.state->fate != RunState::kNotBegun) {
-    return who + " runs the same program and did not come there";
+  const std::string worker_name = workers_.Name(worker);
+  const auto peer = peers_.find(worker);
+  if (peer != peers_.end() && peer->second.state.has_value() && peer->second.state->fate != RunState::kNotBegun) {
+    return worker_name + " runs the same program and has not reached this collective";
   }
-  return who + (program_.IsExchange() ? " did not come" : " did not begin this run") +
-         ": it does something else, hangs, or was stopped";
+  return worker_name + (program_.IsExchange() ? " did not take part" : " did not begin this run") +
+         ": it runs something else, hangs, or was stopped";
 }
 
 void DistributedRun::Ask(int64_t worker) {
@@ -320,21 +321,21 @@ void DistributedRun::Compare(int64_t worker, std::size_t text_bytes) {
       calls_, worker, text_question_, text, [weak = weak_from_this(), worker, text](const absl::Status& status) {
         const auto self = weak.lock();
         if (self == nullptr || !status.ok()) return;
-        const std::string who = self->workers_.Name(worker);
-        const auto difference = Difference(self->program_, Program::OfText(TextOf(*text)), who);
-        self->Abort(absl::InvalidArgumentError(difference.value_or(who + " runs another program.")));
+        const std::string worker_name = self->workers_.Name(worker);
+        const auto difference = Difference(self->program_, Program::OfText(TextOf(*text)), worker_name);
+        self->Abort(absl::InvalidArgumentError(difference.value_or(worker_name + " runs another program.")));
       });
 }
 
 std::shared_ptr<DistributedRun> Runs::Begin(const Workers& workers, const std::string& sequence, Program program,
                                             bool waits) {
-  std::shared_ptr<DistributedRun> old;  // Destroyed without the lock.
+  std::shared_ptr<DistributedRun> old;  // Destroyed after the lock is released.
   const absl::MutexLock lock(&mutex_);
   const auto exchanges = waits ? std::optional(sequences_[kMainThread].begun) : std::nullopt;
   Sequence& runs = sequences_[sequence];
   const std::string name = sequence + ":" + std::to_string(++runs.begun);
   runs.kept.push_back(std::make_shared<DistributedRun>(workers, name, std::move(program), exchanges));
-  if (runs.kept.size() > kKept) {
+  if (runs.kept.size() > kKeptRuns) {
     old = std::move(runs.kept.front());
     runs.kept.pop_front();
   }
@@ -353,7 +354,7 @@ std::shared_ptr<const Message> Runs::Answer(const Key& question, std::size_t byt
   const auto main_thread = sequences_.find(kMainThread);
   if (main_thread != sequences_.end() && !main_thread->second.kept.empty()) {
     state.exchange = main_thread->second.begun;
-    main_thread->second.kept.back()->SayWhere(&state);
+    main_thread->second.kept.back()->SetExchange(&state);
   }
   std::string text(reinterpret_cast<const char*>(&state), sizeof(state));
   text.resize(bytes);

@@ -1,4 +1,4 @@
-// A run of a program on several workers, as one of them sees it.
+// A run of a program on several workers, as seen by one of them.
 #pragma once
 
 #include <chrono>
@@ -22,40 +22,41 @@
 
 namespace tensorflow_ipu::core {
 
-// A program, as far as its workers have to agree.
+// The properties of a program that must be equal on all workers.
 struct Program {
   std::string name;
-  std::vector<std::string> collectives;  // Those that span workers, in the order of the trace.
-  int64_t replicas = 0;                  // Of this worker; 0: an exchange of the host.
+  std::vector<std::string> collectives;  // Those that span workers, in the order of tracing.
+  int64_t replicas = 0;                  // Of this worker. 0: the program is an exchange of the host.
   int64_t chunk_bytes = 0;
 
-  static Program OfExchange(const std::string& words, int64_t chunk_bytes) { return {"", {words}, 0, chunk_bytes}; }
+  static Program OfExchange(const std::string& message, int64_t chunk_bytes) { return {"", {message}, 0, chunk_bytes}; }
   bool IsExchange() const { return replicas == 0; }
 
   std::string Text() const;
   static Program OfText(const std::string& text);
 
-  // Equal for programs on which workers agree. Without the name: workers may have traced a function unequally often.
+  // Equal for programs that may run together. The name is left out, because workers may have traced a function a
+  // different number of times.
   uint64_t Digest() const;
 };
 
-// How the programs differ, if they do.
+// Returns a description of how the programs differ, or nothing if they match.
 std::optional<std::string> Difference(const Program& ours, const Program& theirs, const std::string& worker);
 
-// What a worker says of its part of a run.
+// A worker's report on its part of a run. Workers send each other these bytes.
 struct RunState {
-  static constexpr std::size_t kWords = 1000;
+  static constexpr std::size_t kMessageBytes = 1000;
   static constexpr int64_t kNotBegun = -2;
   static constexpr int64_t kRuns = -1;
 
-  int64_t fate = kNotBegun;  // Or the code of the status that it ended with.
-  int64_t crossed = 0;       // Collectives that it took part in.
-  int64_t exchange = 0;      // Without a run: the number of the exchange in which the main thread waits.
-  uint64_t digest = 0;       // Of the program,
-  uint64_t text_bytes = 0;   // whose text is the answer to another question.
-  char words[kWords] = {};   // Why the run failed, or what is exchanged.
+  int64_t fate = kNotBegun;          // Or the status code of its end.
+  int64_t crossed = 0;               // The number of collectives that it has completed.
+  int64_t exchange = 0;              // If no run has begun: the number of the exchange that the main thread waits for.
+  uint64_t digest = 0;               // The digest of the program.
+  uint64_t text_bytes = 0;           // The size of the program's text, which is the answer to another question.
+  char message[kMessageBytes] = {};  // The reason of a failure, or a description of what is exchanged.
 
-  void Say(std::string_view text) { text.copy(words, kWords - 1); }
+  void SetMessage(std::string_view text) { text.copy(message, kMessageBytes - 1); }
 };
 
 std::shared_ptr<Message> MessageOfText(const std::string& text);
@@ -73,44 +74,47 @@ T ValueOf(const Message& message) {
   return value;
 }
 
-// Workers identify a collective by numbers: of the run, of the call site, and of the use of the site. They exchange
-// data alone as long as all is well. A worker that waits for long asks the others what they run and how that ended, and
-// so finds another program or an early end. MPI ends all processes when one is lost.
+// Workers identify a collective by three indices: of the run, of the call site, and of the use of the site. As long as
+// all goes well, they send each other only data. A worker that has waited for long queries the status of the other
+// workers. So it detects that a worker runs another program or has ended early. MPI ends all processes when one dies.
 //
-// The first failure is the run's: all of its collectives fail. Thread-safe; lives in a shared_ptr.
+// The first failure becomes the run's status: all of its collectives fail with it. Thread-safe; must be owned by a
+// shared_ptr.
 class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
  public:
-  // `name` is unique and the same on all workers. `host_exchanges` counts the host's exchanges that this worker has
-  // begun, if it begins none during the run: a worker that waits in a later exchange does not take part in this run.
+  // `name` must be unique and the same on all workers. `host_exchanges` is the number of the host's exchanges that this
+  // worker has begun; it is set only if the worker begins none during the run. Then a worker that waits in a later
+  // exchange cannot take part in this run.
   DistributedRun(Workers workers, std::string name, Program program,
                  std::optional<int64_t> host_exchanges = std::nullopt);
   ~DistributedRun();
 
   std::string ExchangeName() const { return "the exchange of " + program_.collectives.front(); }
 
-  // Performs a collective; see CrossHostCollective. `key` identifies it, `name` is for messages.
+  // Performs a collective; see CrossHostCollective. `key` identifies it; `name` is used in messages.
   void Cross(const std::string& name, const std::string& key, Exchange exchange, std::function<void(absl::Status)> done)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Fails all collectives of the run, open ones and later ones.
+  // Fails all open and all later collectives of the run.
   void Abort(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends this worker's part.
+  // Ends this worker's part of the run.
   void End(const absl::Status& how) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Answers another worker: a `RunState`, or the program's text; null if the question is about another run.
+  // Returns the answer to another worker's question: a `RunState` or the program's text. Returns null if the question
+  // is about another run.
   std::shared_ptr<const Message> Answer(const Key& question) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Says in the state, of a worker that has not begun another run, that it waits in this exchange, if it does.
-  void SayWhere(RunState* state) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Adds the exchange that this worker waits for, if any, to the report on a run that it has not begun.
+  void SetExchange(RunState* state) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Clock = std::chrono::steady_clock;
 
   struct Peer {
-    bool asked = false;  // The answer is on its way.
+    bool asked = false;  // A question is in flight.
     std::optional<RunState> state;
-    Clock::time_point since;  // When the first answer with this fate came.
+    Clock::time_point since;  // The time of the first answer with this fate.
   };
 
   void OnMessageFailed(int64_t worker, const std::string& where, const absl::Status& why);
@@ -131,8 +135,9 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   const std::string name_;
   const Program program_;
   const std::optional<int64_t> host_exchanges_;
-  const std::string data_;  // The prefix of data keys. Workers whose programs differ exchange no data.
-  const Key question_;      // What others do.
+  // The prefix of data keys. It contains the digest, so workers with different programs exchange no data.
+  const std::string data_;
+  const Key question_;  // The key of questions about this run.
   const Key text_question_;
   const std::shared_ptr<Communicator::Calls> calls_;
 
@@ -145,14 +150,14 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The runs that a process has begun, by which it answers the questions of other workers. Workers number the runs of a
-// sequence alike. Thread-safe.
+// The runs that this process has begun. It answers the questions of other workers about them. All workers number the
+// runs of a sequence in the same way. Thread-safe.
 class Runs {
  public:
-  // The sequence of exchanges that Python's main thread begins.
+  // The sequence of the exchanges that Python's main thread begins.
   static constexpr char kMainThread[] = "host:";
 
-  // Begins the next run of a sequence. The main thread begins no exchange during the run if it `waits`.
+  // Begins the next run of a sequence. `waits`: the main thread waits for the run, so it begins no exchange during it.
   std::shared_ptr<DistributedRun> Begin(const Workers& workers, const std::string& sequence, Program program,
                                         bool waits) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -162,7 +167,7 @@ class Runs {
  private:
   struct Sequence {
     int64_t begun = 0;
-    std::deque<std::shared_ptr<DistributedRun>> kept;  // A late worker may still ask about them.
+    std::deque<std::shared_ptr<DistributedRun>> kept;  // A late worker may still query them.
   };
 
   mutable absl::Mutex mutex_;

@@ -13,7 +13,7 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-constexpr int64_t kLineBytes = 64;  // Of a cache.
+constexpr int64_t kLineBytes = 64;  // The size of a cache line.
 
 std::atomic<std::size_t> set_chunk_bytes{0};
 
@@ -25,7 +25,7 @@ bool Reduces(const Collective& collective) {
   return collective.kind == Kind::kAllReduce || collective.kind == Kind::kReduceScatter;
 }
 
-// Copies elements, unless they stay where they are.
+// Copies elements, unless both addresses are the same.
 void Copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }
@@ -36,13 +36,12 @@ absl::Status Collective::Check(int64_t replicas) const {
   if (!grouping.Divides(replicas)) {
     return absl::InvalidArgumentError("the replica group size (" + std::to_string(grouping.size) +
                                       ") does not divide the number of replicas (" + std::to_string(replicas) +
-                                      ") evenly. Use a group size that does, or a device of another number of IPUs.");
+                                      "). Use a group size that does, or a device with another number of IPUs.");
   }
   const int64_t size = grouping.size == 0 ? replicas : grouping.size;
   if (root < 0 || root >= size) {
     return absl::InvalidArgumentError("`root` is " + std::to_string(root) + ", and the ranks of a group of " +
-                                      std::to_string(size) + " replicas go from 0 to " + std::to_string(size - 1) +
-                                      ".");
+                                      std::to_string(size) + " replicas are 0 to " + std::to_string(size - 1) + ".");
   }
   return absl::OkStatus();
 }
@@ -62,19 +61,19 @@ absl::Status CheckOperands(const Collective& collective, int64_t group_size, con
     if (operand.output_count != output_count || !in_parts) {
       return absl::InvalidArgumentError("an operand of " + std::to_string(operand.count) +
                                         " elements with a result of " + std::to_string(operand.output_count) +
-                                        " does not suit groups of " + std::to_string(group_size) + " replicas.");
+                                        " does not fit groups of " + std::to_string(group_size) + " replicas.");
     }
     if (Reduces(collective) && !Supports(operand.type, collective.reduction)) {
       return absl::InvalidArgumentError(
-          "booleans are reduced by a logical `and` or `or`, and numbers by no logical operation.");
+          "booleans must be reduced by a logical `and` or `or`, and numbers by another operation.");
     }
   }
   return absl::OkStatus();
 }
 
 bool Match(const Contribution& a, const Contribution& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Operand& one, const Operand& other) {
-    return one.type == other.type && one.count == other.count && one.output_count == other.output_count;
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Operand& left, const Operand& right) {
+    return left.type == right.type && left.count == right.count && left.output_count == right.output_count;
   });
 }
 
@@ -95,15 +94,15 @@ Exchange::Exchange(const Collective& collective, std::vector<Contribution> local
       joins_(collective.kind == Kind::kAllGather || collective.kind == Kind::kAllToAll),
       chunk_bytes_(static_cast<int64_t>(chunk_bytes)) {
   if (shares_.empty()) shares_.push_back({0, 0, static_cast<int64_t>(local_.size())});
-  int64_t most = 0;
+  int64_t largest = 0;
   for (const Share& share : shares_) {
     size_ += share.count;
-    most = std::max(most, share.count);
+    largest = std::max(largest, share.count);
   }
   keeps_ = Reduces(collective) && (collective.reduction == Reduction::kLocal || size_ == 1);
   sums_ = Reduces(collective) && !keeps_;
   if (shares_.size() > 1) {
-    copies_ = (splits_ ? most : 1) * (joins_ ? most : 1);
+    copies_ = (splits_ ? largest : 1) * (joins_ ? largest : 1);
   } else if (joins_ && !splits_) {
     copies_ = std::clamp<int64_t>(size_ / 2, 1, 2);  // Each replica writes all inputs.
   }
@@ -120,15 +119,16 @@ int64_t Exchange::Length(const Operand& operand) const {
   return std::min(operand.count, operand.output_count);
 }
 
-std::size_t Exchange::TravellingBytes(DataType type) const {
+std::size_t Exchange::MessageBytes(DataType type) const {
   return SizeOf(SendsItself() ? Accumulated(type, collective_.reduction) : type);
 }
 
 int64_t Exchange::Weight(const Operand& operand) const {
-  return static_cast<int64_t>(TravellingBytes(operand.type)) * copies_;
+  return static_cast<int64_t>(MessageBytes(operand.type)) * copies_;
 }
 
-// Whole lines of a cache, so that cuts of a large operand fall between lines whatever comes before it.
+// Rounds up to whole cache lines. So the cuts of a large operand fall between lines, whatever the preceding operands
+// are.
 int64_t Exchange::Extent(int64_t length, int64_t weight) const {
   const int64_t lines = kLineBytes * copies_;
   return CeilOf(length * weight, lines) * lines;
@@ -138,26 +138,26 @@ template <typename Visit>
 void Exchange::ForEachSegment(const Chunk& chunk, Visit visit) const {
   const int64_t first = chunk.number * chunk_bytes_;
   const int64_t last = first + chunk_bytes_;
-  int64_t at = 0;
-  for (std::size_t number = 0; number < local_.front().size() && at < last; ++number) {
+  int64_t offset = 0;
+  for (std::size_t number = 0; number < local_.front().size() && offset < last; ++number) {
     const Operand& operand = local_.front()[number];
     const int64_t length = Length(operand);
     const int64_t weight = Weight(operand);
-    const int64_t next = at + Extent(length, weight);
+    const int64_t next = offset + Extent(length, weight);
     if (next > first) {
-      const int64_t begin = at < first ? CeilOf(first - at, weight) : 0;
-      const int64_t count = std::min(length, CeilOf(last - at, weight)) - begin;
-      const std::size_t each = SizeOf(operand.type);
+      const int64_t begin = offset < first ? CeilOf(first - offset, weight) : 0;
+      const int64_t count = std::min(length, CeilOf(last - offset, weight)) - begin;
+      const std::size_t element_bytes = SizeOf(operand.type);
       const Segment segment{number,
                             operand.type,
                             begin + count * chunk.part / chunk.parts,
                             begin + count * (chunk.part + 1) / chunk.parts,
                             length,
-                            each,
-                            chunk.reduced ? each : TravellingBytes(operand.type)};
+                            element_bytes,
+                            chunk.reduced ? element_bytes : MessageBytes(operand.type)};
       if (segment.begin < segment.end) visit(segment);
     }
-    at = next;
+    offset = next;
   }
 }
 
@@ -169,32 +169,32 @@ Ranks Exchange::Destinations(std::size_t of_share) const {
 Ranks Exchange::Sources(const Share& share, int64_t to) const {
   if (sums_) return {share.first, share.first + 1};
   if (joins_) return {share.first, share.first + share.count};
-  const int64_t only = keeps_ ? to : collective_.root;
-  return {std::max(share.first, only), std::min(share.first + share.count, only + 1)};
+  const int64_t source = keeps_ ? to : collective_.root;
+  return {std::max(share.first, source), std::min(share.first + share.count, source + 1)};
 }
 
 const std::byte* Exchange::Input(const Segment& segment, const Contribution& from, int64_t to) const {
   const Operand& operand = from[segment.operand];
   const int64_t element = segment.begin + (splits_ ? to * segment.length : 0);
-  return operand.input + Size(std::min(element, operand.count)) * segment.each;
+  return operand.input + Size(std::min(element, operand.count)) * segment.element_bytes;
 }
 
 std::byte* Exchange::Output(const Segment& segment, int64_t from, int64_t to) const {
   const int64_t element = segment.begin + (joins_ ? from * segment.length : 0);
-  return Local(to)[segment.operand].output + Size(element) * segment.each;
+  return Local(to)[segment.operand].output + Size(element) * segment.element_bytes;
 }
 
 void Exchange::Take(const Segment& segment, int64_t from, int64_t to, std::byte* out) const {
   if (!Reduces(collective_)) return Copy(out, Input(segment, Local(from), to), segment.bytes());
-  const int64_t left = Local(from)[segment.operand].count - (splits_ ? to * segment.length : 0);
-  const int64_t count = std::clamp<int64_t>(left - segment.begin, 0, segment.end - segment.begin);
-  const std::size_t bytes = Size(count) * segment.travelling;
+  const int64_t available = Local(from)[segment.operand].count - (splits_ ? to * segment.length : 0);
+  const int64_t count = std::clamp<int64_t>(available - segment.begin, 0, segment.end - segment.begin);
+  const std::size_t bytes = Size(count) * segment.message_bytes;
   if (keeps_) {
     Copy(out, Input(segment, Local(from), to), bytes);
   } else {
-    static thread_local std::vector<const std::byte*> inputs;  // Reused: there are many small collectives.
+    static thread_local std::vector<const std::byte*> inputs;  // Reused, because there are many small collectives.
     inputs.clear();
-    for (const Contribution& one : local_) inputs.push_back(Input(segment, one, to));
+    for (const Contribution& contribution : local_) inputs.push_back(Input(segment, contribution, to));
     (SendsItself() ? ReducePart : Reduce)(segment.type, collective_.reduction, inputs, count, out);
   }
   std::memset(out + bytes, 0, segment.bytes() - bytes);
@@ -202,7 +202,8 @@ void Exchange::Take(const Segment& segment, int64_t from, int64_t to, std::byte*
 
 void Exchange::Spread(const Segment& segment, int64_t from, int64_t to, const std::byte* data) const {
   const int64_t end = splits_ || keeps_ ? to + 1 : shares_[own_].first + shares_[own_].count;
-  for (; to < end; ++to) Copy(Output(segment, from, to), data, Size(segment.end - segment.begin) * segment.each);
+  for (; to < end; ++to)
+    Copy(Output(segment, from, to), data, Size(segment.end - segment.begin) * segment.element_bytes);
 }
 
 std::size_t Exchange::Bytes(const Chunk& chunk, std::size_t from, std::size_t to) const {
@@ -280,7 +281,7 @@ bool LocalExchange::DoSome() {
     exchange_.Unpack({piece / ranks_}, {rank, rank + 1}, {});
     ++did;
   }
-  // The thread that counts last sees all writes.
+  // Only the thread that counts the last piece sees all writes.
   return did > 0 && done_.fetch_add(did) + did == all;
 }
 

@@ -21,9 +21,9 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-// MPI guarantees tags up to this one.
+// MPI guarantees tags up to this value.
 constexpr int32_t kLastTag = 32767;
-// Tag 0 is for notes.
+// Messages with tag 0 are notes.
 constexpr int32_t kNotes = 0;
 
 }  // namespace
@@ -190,7 +190,7 @@ void MpiCommunicator::Request(Note::Kind kind, const std::shared_ptr<Calls>& cal
                       static_cast<int>(place.first), last_tag_, communicator_, &awaited.request),
            "MPI_Irecv");
       Post(place.first, {kind, last_tag_, rank_, place.second, awaited.message->bytes()});
-      Progress(ended);  // The other worker may have sent meanwhile, and the thread may sleep.
+      Progress(ended);  // The other worker may have sent the message already, and the thread may be asleep.
     }
   }
   End(ended);
@@ -199,8 +199,8 @@ void MpiCommunicator::Request(Note::Kind kind, const std::shared_ptr<Calls>& cal
 absl::Status MpiCommunicator::Refusal(const Calls& calls, std::size_t bytes) const {
   if (static_cast<const MpiCalls&>(calls).cancelled()) return absl::CancelledError("The message was cancelled.");
   if (bytes <= kMostBytes) return failure_;
-  return absl::InvalidArgumentError("A message of " + std::to_string(bytes) +
-                                    " bytes is too large: " + std::to_string(kMostBytes) + " bytes are the most.");
+  return absl::InvalidArgumentError("A message of " + std::to_string(bytes) + " bytes is too large: " +
+                                    "the maximum is " + std::to_string(kMostBytes) + " bytes.");
 }
 
 void MpiCommunicator::Post(int64_t to, const Note& note) {
@@ -253,7 +253,7 @@ bool MpiCommunicator::EndDone(Requests& requests, RequestOf request_of, std::vec
   return some;
 }
 
-// Returns whether something has happened.
+// Returns true if a request has completed.
 bool MpiCommunicator::Progress(std::vector<Ended>& ended) {
   bool some = false;
   while (failure_.ok() && IsDone(&listening_)) {
@@ -269,7 +269,7 @@ bool MpiCommunicator::Progress(std::vector<Ended>& ended) {
   return some;
 }
 
-// MPI may still hold the messages, so they stay until the process ends.
+// MPI may still use the messages, so they stay allocated until the process ends.
 void MpiCommunicator::EndCalls(std::vector<Ended>& ended) {
   for (auto& [tag, awaited] : awaited_) ended.push_back({std::exchange(awaited.done, nullptr), failure_});
   for (Sent& sent : sent_) ended.push_back({std::exchange(sent.done, nullptr), failure_});
@@ -294,7 +294,7 @@ void MpiCommunicator::Take(const Note& note, std::vector<Ended>& ended) {
       return SendData(note, answer_(note.key, note.bytes), nullptr);
     case Note::kWithdraw: {
       const auto request = requests_.find(place);
-      if (request == requests_.end() || request->second.tag != note.tag) return;  // The data are on their way.
+      if (request == requests_.end() || request->second.tag != note.tag) return;  // The data is already in flight.
       requests_.erase(request);
       return Post(note.from, {Note::kWithdrawn, note.tag, rank_, note.key, 0});
     }
@@ -303,9 +303,9 @@ void MpiCommunicator::Take(const Note& note, std::vector<Ended>& ended) {
       const auto awaited = awaited_.find(note.tag);
       if (awaited == awaited_.end()) return;
       ended.push_back({std::exchange(awaited->second.done, nullptr),
-                       absl::InvalidArgumentError(std::to_string(note.bytes) + " bytes, and here they take " +
+                       absl::InvalidArgumentError(std::to_string(note.bytes) + " bytes instead of " +
                                                   std::to_string(awaited->second.message->bytes()) + ".")});
-      Fail(mpi_.Cancel(&awaited->second.request), "MPI_Cancel");  // Its test returns true from now on.
+      Fail(mpi_.Cancel(&awaited->second.request), "MPI_Cancel");  // From now on its test returns true.
       return;
     }
   }
@@ -346,7 +346,7 @@ void MpiCommunicator::End(std::vector<Ended>& ended) {
 
 void MpiCommunicator::Serve(const std::function<bool()>& ends) {
   using Clock = std::chrono::steady_clock;
-  prctl(PR_SET_TIMERSLACK, 1000);  // Nanoseconds. The default would add 50 us to each sleep.
+  prctl(PR_SET_TIMERSLACK, 1000);  // In nanoseconds. The default would add 50 us to each sleep.
   Clock::time_point since = Clock::now();
   while (true) {
     std::vector<Ended> ended;
@@ -373,7 +373,7 @@ void MpiCommunicator::Serve(const std::function<bool()>& ends) {
   }
 }
 
-// Returns whether somebody waits for a message of this worker, or this worker waits for one.
+// Returns true if a message from or to this worker is expected.
 bool MpiCommunicator::IsAwaited() const {
   return !awaited_.empty() || !sent_.empty() || !offers_.empty() || (barrier_ != 0 && !all_are_here_);
 }
@@ -385,7 +385,7 @@ void MpiCommunicator::Leave() {
     mutex_.Await(absl::Condition(&stopped_));
     if (failure_.ok()) Fail(mpi_.Ibarrier(communicator_, &barrier_), "MPI_Ibarrier");
   }
-  // On this thread, as MPI may be ending.
+  // Runs on this thread, since MPI may be shutting down.
   Serve([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !failure_.ok() || (all_are_here_ && sent_.empty()); });
   std::vector<Ended> ended;
   {

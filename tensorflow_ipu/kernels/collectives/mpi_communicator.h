@@ -1,4 +1,4 @@
-// Messages between the processes that MPI has started.
+// Messages between processes that MPI has started.
 #pragma once
 
 #include <chrono>
@@ -20,14 +20,14 @@
 
 namespace tensorflow_ipu::core {
 
-// The processes of an MPI communicator, until all of them have joined: rank 0 gathers their names and sends them all to
-// each. Not thread-safe.
+// Joins the processes of an MPI communicator. Rank 0 gathers the names of all processes and broadcasts them. Not
+// thread-safe.
 class MpiJoin {
  public:
-  // Each process says its name in so many bytes.
+  // Each process sends its name in a field of this size.
   static constexpr std::size_t kNameBytes = 160;
 
-  // MPI is initialized. `communicator` is a handle of the library.
+  // MPI must be initialized. `communicator` is a handle of the library.
   static absl::Status Begin(const MpiLibrary& library, MpiLibrary::Handle communicator, const std::string& name,
                             std::unique_ptr<MpiJoin>* join);
 
@@ -37,15 +37,16 @@ class MpiJoin {
   MpiLibrary::Handle original() const { return original_; }
   MpiLibrary::Handle communicator() const { return duplicate_; }
 
-  // Tries to go on. Returns whether all processes have joined; then `communicator` is a duplicate of theirs alone.
+  // Advances the join without blocking. Sets `joined` once all processes have joined; then `communicator` is a
+  // duplicate that only they use.
   absl::Status Advance(bool* joined);
 
-  // The processes that are known to be missing: rank 0 knows about all, and the others about rank 0.
+  // Returns the ranks that are known to be missing. Rank 0 checks all ranks, the others check only rank 0.
   std::vector<int> Missing() const;
 
   std::vector<std::string> Names() const;
 
-  // Returns whether more processes than processors are on this host, which names end with.
+  // Returns true if this host runs more of the processes than it has processors. A name ends with its host.
   bool HostIsCrowded() const;
 
  private:
@@ -57,19 +58,21 @@ class MpiJoin {
   MpiLibrary::Handle duplicate_ = 0;
   int rank_ = 0;
   int size_ = 1;
-  bool shares_ = false;                         // The names are on their way to all.
-  std::vector<char> table_;                     // The names of all.
-  std::map<int, MpiLibrary::Handle> requests_;  // By the other rank; other requests have numbers from `size_`.
+  bool shares_ = false;      // The broadcast of the names has begun.
+  std::vector<char> table_;  // The names of all processes.
+  // By the other process's rank; requests to all have keys from `size_` on.
+  std::map<int, MpiLibrary::Handle> requests_;
 };
 
-// The receiver asks for a message by a note, and the sender answers with the data under the tag that the receiver has
-// chosen. So all data are read straight into their memory, and no process stores what nobody asked for.
+// Sends messages through MPI. The receiver requests a message by a note, which contains a tag of the receiver's choice.
+// The sender then sends the data with this tag. So all data is received directly into its destination, and no process
+// buffers data that was not requested.
 //
-// MPI has nothing to block on, so a thread tests the open requests. The longer nothing happens, the longer it sleeps.
-// One thread at a time calls MPI, under `mutex_`.
+// MPI has no wait that other events can end, so a thread polls the open requests. It sleeps longer the longer nothing
+// happens. Only one thread at a time calls MPI, under `mutex_`.
 class MpiCommunicator : public Communicator, public std::enable_shared_from_this<MpiCommunicator> {
  public:
-  // All processes of the communicator have made one.
+  // All processes of the communicator must call it.
   static std::shared_ptr<MpiCommunicator> Make(const MpiJoin& join, Answer answer, absl::Status* status);
   ~MpiCommunicator() override = default;
 
@@ -83,21 +86,21 @@ class MpiCommunicator : public Communicator, public std::enable_shared_from_this
   void Ask(const std::shared_ptr<Calls>& calls, int64_t of, const Key& question, std::shared_ptr<Message> answer,
            Done done) override;
 
-  // Waits until all processes have come here, and serves them meanwhile. Then the thread has ended, and calls fail.
+  // Serves the other processes until all of them have called Leave. Afterwards the thread has ended, and calls fail.
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Handle = MpiLibrary::Handle;
-  using Place = std::pair<int64_t, Key>;  // A message from or to another rank.
+  using Place = std::pair<int64_t, Key>;  // The rank of the other process, and the key of a message.
   class MpiCalls;
 
   struct Note {
     enum Kind : uint32_t {
       kRequest = 1,    // Requests a message of `bytes` bytes, to be sent with the tag.
-      kQuestion = 2,   // The same for an answer.
-      kOtherSize = 3,  // The answer to a request: the message has `bytes` bytes instead.
+      kQuestion = 2,   // Requests an answer in the same way.
+      kOtherSize = 3,  // Replies to a request that the message has `bytes` bytes instead.
       kWithdraw = 4,   // Cancels a request.
-      kWithdrawn = 5,  // The answer, unless the message is on its way.
+      kWithdrawn = 5,  // Confirms a cancellation, unless the message is already in flight.
     };
     uint32_t kind;
     int32_t tag;
@@ -111,7 +114,7 @@ class MpiCommunicator : public Communicator, public std::enable_shared_from_this
     std::shared_ptr<const Message> message;
     Done done;
   };
-  // A request of this worker. MPI may write to the message after a call was cancelled.
+  // A request of this worker. MPI may still write to the message after the call was cancelled.
   struct Awaited {
     const void* calls;
     Place place;
@@ -140,7 +143,7 @@ class MpiCommunicator : public Communicator, public std::enable_shared_from_this
 
   void Request(Note::Kind kind, const std::shared_ptr<Calls>& calls, const Place& place,
                std::shared_ptr<Message> message, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Tests requests until `ends`, which is called under the lock, returns true.
+  // Polls requests until `ends` returns true. `ends` is called under the lock.
   void Serve(const std::function<bool()>& ends) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Progress(std::vector<Ended>& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   template <typename Requests, typename RequestOf>
@@ -169,17 +172,19 @@ class MpiCommunicator : public Communicator, public std::enable_shared_from_this
   const Answer answer_;
 
   absl::Mutex mutex_;
-  bool posted_ ABSL_GUARDED_BY(mutex_) = false;  // There is something new to test.
+  bool posted_ ABSL_GUARDED_BY(mutex_) = false;  // There is a new request to poll.
   bool stops_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // Of MPI, or since this process left. Calls fail with it.
-  Note heard_ ABSL_GUARDED_BY(mutex_);            // The note that is being received.
+  // The failure of MPI, or set when this process has left. Calls fail with it.
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  Note heard_ ABSL_GUARDED_BY(mutex_);  // The note that is being received.
   Handle listening_ ABSL_GUARDED_BY(mutex_) = 0;
   Handle barrier_ ABSL_GUARDED_BY(mutex_) = 0;
   bool all_are_here_ ABSL_GUARDED_BY(mutex_) = false;
   int32_t last_tag_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<Place, Offer> offers_ ABSL_GUARDED_BY(mutex_);
-  std::map<Place, Note> requests_ ABSL_GUARDED_BY(mutex_);  // Of other workers, not offered yet.
+  // Requests of other workers whose messages were not sent yet.
+  std::map<Place, Note> requests_ ABSL_GUARDED_BY(mutex_);
   std::map<int32_t, Awaited> awaited_ ABSL_GUARDED_BY(mutex_);
   std::list<Sent> sent_ ABSL_GUARDED_BY(mutex_);
 };

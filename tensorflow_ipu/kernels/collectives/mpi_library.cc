@@ -51,34 +51,34 @@ absl::Status MpiLibrary::Initialize(bool* initialized_here) const {
 }
 
 absl::Status MpiLibrary::Load(const Candidate& candidate, int flags, MpiLibrary* library) {
-  // With global symbols: libraries of MPI load modules that use them.
+  // The symbols must be global, because MPI libraries load modules that use them.
   void* const loaded = dlopen(candidate.path.c_str(), RTLD_NOW | RTLD_GLOBAL | flags);
   if (loaded == nullptr) {
-    const char* const why = dlerror();  // Null if it is not loaded, and was not to be.
+    const char* const why = dlerror();  // Null if RTLD_NOLOAD finds no loaded library.
     return absl::NotFoundError(why == nullptr ? "" : why);
   }
-  MpiLibrary found;
-  found.path = candidate.path;
+  MpiLibrary functions;
+  functions.path = candidate.path;
   std::string missing;
-  found.Find(loaded, "MPI_Initialized", &found.Initialized, &missing);
-  found.Find(loaded, "MPI_Finalized", &found.Finalized, &missing);
-  found.Find(loaded, "MPI_Init_thread", &found.Init_thread, &missing);
-  found.Find(loaded, "MPI_Query_thread", &found.Query_thread, &missing);
-  found.Find(loaded, "MPI_Finalize", &found.Finalize, &missing);
-  found.Find(loaded, "MPI_Abort", &found.Abort, &missing);
-  found.Find(loaded, "MPI_Error_string", &found.Error_string, &missing);
-  found.Find(loaded, "MPI_Comm_rank", &found.Comm_rank, &missing);
-  found.Find(loaded, "MPI_Comm_size", &found.Comm_size, &missing);
-  found.Find(loaded, "MPI_Comm_idup", &found.Comm_idup, &missing);
-  found.Find(loaded, "MPI_Comm_create_keyval", &found.Comm_create_keyval, &missing);
-  found.Find(loaded, "MPI_Comm_set_attr", &found.Comm_set_attr, &missing);
-  found.Find(loaded, "MPI_Comm_set_errhandler", &found.Comm_set_errhandler, &missing);
-  found.Find(loaded, "MPI_Isend", &found.Isend, &missing);
-  found.Find(loaded, "MPI_Irecv", &found.Irecv, &missing);
-  found.Find(loaded, "MPI_Ibarrier", &found.Ibarrier, &missing);
-  found.Find(loaded, "MPI_Ibcast", &found.Ibcast, &missing);
-  found.Find(loaded, "MPI_Test", &found.Test, &missing);
-  found.Find(loaded, "MPI_Cancel", &found.Cancel, &missing);
+  functions.Find(loaded, "MPI_Initialized", &functions.Initialized, &missing);
+  functions.Find(loaded, "MPI_Finalized", &functions.Finalized, &missing);
+  functions.Find(loaded, "MPI_Init_thread", &functions.Init_thread, &missing);
+  functions.Find(loaded, "MPI_Query_thread", &functions.Query_thread, &missing);
+  functions.Find(loaded, "MPI_Finalize", &functions.Finalize, &missing);
+  functions.Find(loaded, "MPI_Abort", &functions.Abort, &missing);
+  functions.Find(loaded, "MPI_Error_string", &functions.Error_string, &missing);
+  functions.Find(loaded, "MPI_Comm_rank", &functions.Comm_rank, &missing);
+  functions.Find(loaded, "MPI_Comm_size", &functions.Comm_size, &missing);
+  functions.Find(loaded, "MPI_Comm_idup", &functions.Comm_idup, &missing);
+  functions.Find(loaded, "MPI_Comm_create_keyval", &functions.Comm_create_keyval, &missing);
+  functions.Find(loaded, "MPI_Comm_set_attr", &functions.Comm_set_attr, &missing);
+  functions.Find(loaded, "MPI_Comm_set_errhandler", &functions.Comm_set_errhandler, &missing);
+  functions.Find(loaded, "MPI_Isend", &functions.Isend, &missing);
+  functions.Find(loaded, "MPI_Irecv", &functions.Irecv, &missing);
+  functions.Find(loaded, "MPI_Ibarrier", &functions.Ibarrier, &missing);
+  functions.Find(loaded, "MPI_Ibcast", &functions.Ibcast, &missing);
+  functions.Find(loaded, "MPI_Test", &functions.Test, &missing);
+  functions.Find(loaded, "MPI_Cancel", &functions.Cancel, &missing);
   const auto object = [&](const char* name) {
     const auto address = reinterpret_cast<Handle>(dlsym(loaded, name));
     if (address == 0) missing += std::string(missing.empty() ? "" : ", ") + name;
@@ -86,34 +86,34 @@ absl::Status MpiLibrary::Load(const Candidate& candidate, int flags, MpiLibrary*
   };
   switch (candidate.interface) {
     case MpiInterface::kStandard:  // MPI 5.0, appendix A.
-      found.world = 0x101;
-      found.self = 0x102;
-      found.bytes = 0x247;
-      found.errors_return = 0x143;
-      found.thread_multiple = 4096;
+      functions.world = 0x101;
+      functions.self = 0x102;
+      functions.bytes = 0x247;
+      functions.errors_return = 0x143;
+      functions.thread_multiple = 4096;
       break;
     case MpiInterface::kMpich:  // `mpi.h`; the MPICH ABI Compatibility Initiative keeps it.
-      found.world = 0x44000000;
-      found.self = 0x44000001;
-      found.bytes = 0x4c00010d;
-      found.errors_return = 0x54000001;
-      found.any_source = -2;
+      functions.world = 0x44000000;
+      functions.self = 0x44000001;
+      functions.bytes = 0x4c00010d;
+      functions.errors_return = 0x54000001;
+      functions.any_source = -2;
       break;
     case MpiInterface::kOpenMpi:  // `mpi.h`: handles are addresses of objects of the library.
-      found.world = object("ompi_mpi_comm_world");
-      found.self = object("ompi_mpi_comm_self");
-      found.bytes = object("ompi_mpi_byte");
-      found.errors_return = object("ompi_mpi_errors_return");
+      functions.world = object("ompi_mpi_comm_world");
+      functions.self = object("ompi_mpi_comm_self");
+      functions.bytes = object("ompi_mpi_byte");
+      functions.errors_return = object("ompi_mpi_errors_return");
       break;
   }
   if (!missing.empty()) return absl::NotFoundError("`" + candidate.path + "` has no " + missing + ".");
-  *library = found;
+  *library = functions;
   return absl::OkStatus();
 }
 
 absl::Status MpiLibrary::StatusOf(int error, const char* what) const {
   if (error == 0) return absl::OkStatus();
-  char text[1024] = {};  // The longest text of any interface has 512 letters.
+  char text[1024] = {};  // The longest text of any interface has 512 characters.
   int length = 0;
   Error_string(error, text, &length);
   return absl::UnavailableError(std::string(what) + ": " + text);

@@ -10,19 +10,20 @@
 
 namespace tensorflow_ipu::core {
 
-// Binary interfaces of MPI libraries, which differ in their constants and in the size of a handle.
+// The binary interfaces of MPI libraries. They differ in their constants and in the size of a handle.
 enum class MpiInterface {
   kStandard,  // `libmpi_abi.so.1` of MPI 5: MPICH 5, Open MPI 6 and others.
   kMpich,     // `libmpi.so.12`: MPICH 3 and 4, Intel MPI, Cray MPICH.
   kOpenMpi,   // `libmpi.so.40`: Open MPI 4 and 5.
 };
 
-// The functions are called alike in all interfaces: a handle is a number or a pointer, which one register holds, and a
-// function that writes a shorter one writes the lower bytes of a variable that was 0. No array of handles is passed.
+// All interfaces can be called through the same signatures. A handle is an integer or a pointer, which fits in one
+// register. A function that writes a shorter handle sets the lower bytes of a variable that was 0. No array of handles
+// is passed.
 class MpiLibrary {
  public:
   using Handle = uintptr_t;
-  // Larger than that of any interface.
+  // At least as large as the status of any interface.
   struct alignas(8) StatusBytes {
     char bytes[64];
   };
@@ -32,20 +33,20 @@ class MpiLibrary {
     MpiInterface interface;
   };
 
-  // Takes the first library that is loaded and initialized, else the first that is loaded, else the first that can be,
-  // and keeps it. kNotFound: there is none.
+  // Loads the first candidate that is already loaded and initialized, else the first that is already loaded, else the
+  // first that can be loaded. The library stays loaded. Returns kNotFound if there is none.
   static absl::Status LoadFirst(const std::vector<Candidate>& candidates, MpiLibrary* library);
 
-  // Initializes MPI, unless that was done, for use by several threads.
+  // Initializes MPI for several threads, unless it is initialized.
   absl::Status Initialize(bool* initialized_here) const;
 
-  // An error of a call in words.
+  // Returns the error of a call of `what`, with MPI's description of it.
   absl::Status StatusOf(int error, const char* what) const;
 
   std::string path;
   Handle world = 0;
   Handle self = 0;
-  Handle bytes = 0;  // The type of one byte.
+  Handle bytes = 0;  // The datatype of one byte.
   Handle errors_return = 0;
   int any_source = -1;
   int thread_multiple = 3;

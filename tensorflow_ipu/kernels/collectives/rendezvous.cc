@@ -15,28 +15,28 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-// The process is busy if it uses this part of a processor's time.
+// The process is busy if it uses more than this fraction of a processor's time.
 constexpr double kBusy = 0.05;
 
 std::string Listed(const std::vector<int64_t>& replicas) {
-  std::string words = replicas.size() == 1 ? "replica " : "replicas ";
-  for (std::size_t i = 0; i < replicas.size(); ++i) words += (i == 0 ? "" : ", ") + std::to_string(replicas[i]);
-  return words;
+  std::string message = replicas.size() == 1 ? "replica " : "replicas ";
+  for (std::size_t i = 0; i < replicas.size(); ++i) message += (i == 0 ? "" : ", ") + std::to_string(replicas[i]);
+  return message;
 }
 
 }  // namespace
 
-// Holds the group's replicas of this process. Guarded by the replica group's lock while it is open.
+// The arrivals of a group's replicas that belong to this process. Guarded by the replica group's lock while it is open.
 struct ReplicaGroup::PendingCollective {
   std::shared_ptr<CallSite> site;
   Group group;
   Share share;
-  std::optional<std::size_t> at;  // Its index in open_; nothing once it is closed.
+  std::optional<std::size_t> at;  // Its index in open_; empty once it is closed.
   int64_t arrived = 0;
-  // By place: the rank among the replicas of this process. A null callback has not arrived.
+  // By place, which is the rank among the replicas of this process. A replica whose callback is null has not arrived.
   std::vector<Contribution> contributions;
   std::vector<Callback> callbacks;
-  std::vector<Samples::Clock::time_point> since;  // When those who wait arrived.
+  std::vector<Samples::Clock::time_point> since;  // The arrival times of the replicas that wait.
   std::optional<Deadlines::Ticket> deadline;
 
   int64_t places() const { return share.count; }
@@ -65,7 +65,7 @@ void ReplicaGroup::Begin(int64_t replicas, int64_t worker, int64_t workers,
   all_ = workers * replicas;
   distributed_run_ = std::move(distributed_run);
   for (std::size_t i = 0; i < sites.size(); ++i) {
-    sites[i]->replica_group_->mutex_.AssertHeld();  // It is this one.
+    sites[i]->replica_group_->mutex_.AssertHeld();  // It is the same lock.
     sites[i]->ordinal_ = static_cast<int64_t>(i);
   }
   here_.assign(replicas, true);
@@ -155,11 +155,11 @@ void ReplicaGroup::GiveUp(const std::weak_ptr<PendingCollective>& weak, int64_t 
   const std::shared_ptr<PendingCollective> pending = weak.lock();
   if (pending == nullptr || !pending->at.has_value()) return;
   pending->deadline.reset();
-  Fail(pending, absl::DeadlineExceededError(
-                    pending->Replicas(true) + " waited " + std::to_string(limit / 1000000) + " ms for " +
-                    pending->Replicas(false) + " in " + pending->site->Called() +
-                    ", the limit for waits. Let all replicas of a group take the same branches, or raise the limit "
-                    "with `feeds.set_wait_limit`."));
+  Fail(pending,
+       absl::DeadlineExceededError(pending->Replicas(true) + " waited " + std::to_string(limit / 1000000) + " ms for " +
+                                   pending->Replicas(false) + " in " + pending->site->Called() +
+                                   ", the limit for waits. All replicas of a group must take the same "
+                                   "branches. If one is only slow, raise the limit with `feeds.set_wait_limit`."));
 }
 
 void ReplicaGroup::WatchLater() {
@@ -184,22 +184,22 @@ void ReplicaGroup::Watch() {
   seen_arrivals_ = arrivals_;
   seen_clock_ = clock;
   seen_at_ = now;
-  // Twice in a row: a process that was stopped by a debugger seems idle when it continues.
+  // Requires two idle checks in a row: a process that was stopped by a debugger seems idle when it continues.
   if (idle_looks_ == 2) {
-    std::string words = "The replicas wait for each other without end:";
+    std::string message = "The replicas wait for each other in a deadlock:";
     for (const auto& pending : open_) {
-      words +=
+      message +=
           " " + pending->Replicas(true) + " for " + pending->Replicas(false) + " in " + pending->site->Called() + ";";
     }
-    words.back() = '.';
-    FailAll(absl::FailedPreconditionError(words + " Let all replicas of a group take the same branches."));
+    message.back() = '.';
+    FailAll(absl::FailedPreconditionError(message + " All replicas of a group must take the same branches."));
   }
   WatchLater();
 }
 
 namespace {
 
-// The work of a collective all of whose replicas are of this process. Contributions match, by rank.
+// The work of a collective whose replicas all belong to this process. Contributions match and are sorted by rank.
 struct Work {
   Work(const Collective& collective, std::vector<Contribution> contributions, std::vector<Callback> callbacks_by_rank,
        std::shared_ptr<RunningMedian> time)
@@ -208,18 +208,18 @@ struct Work {
         run_time(std::move(time)) {}
 
   LocalExchange exchange;
-  std::vector<Callback> callbacks;  // Of the thread that does the last piece.
+  std::vector<Callback> callbacks;  // Called by the thread that finishes the last piece.
   const std::shared_ptr<RunningMedian> run_time;
 };
 
-// Returns whether the collective is done; if not, other threads do it and call the caller's callback too. The last to
-// arrive does the work, while its data is in its cache; idle threads help with large data.
+// Returns true if the collective is done. Otherwise other threads finish it, and also call the caller's callback. The
+// last replica to arrive does the work while its data is in its cache; idle threads help if the data is large.
 bool Perform(const std::shared_ptr<Work>& work, int64_t own_rank) {
   if (work->exchange.bytes() >= kSharedBytes) {
     const int64_t helpers = std::min(Cores(), work->exchange.pieces()) - 1;
     for (int64_t i = 0; i < helpers; ++i) {
       Executor::Global().Run([work](const absl::Status& started) {
-        if (!started.ok()) return;  // The others do its pieces.
+        if (!started.ok()) return;  // Other threads do its pieces.
         Executor::SpinAfterTask(TaskSpin(*work->run_time));
         if (work->exchange.DoSome()) RunCallbacksFromTask(std::move(work->callbacks), work->run_time);
       });
@@ -232,11 +232,11 @@ bool Perform(const std::shared_ptr<Work>& work, int64_t own_rank) {
 }
 
 std::string Described(const Contribution& contribution) {
-  std::string words;
+  std::string message;
   for (const Operand& operand : contribution) {
-    words += (words.empty() ? "" : ", ") + std::to_string(operand.count) + " x " + NameOf(operand.type);
+    message += (message.empty() ? "" : ", ") + std::to_string(operand.count) + " x " + NameOf(operand.type);
   }
-  return words;
+  return message;
 }
 
 const Counter collectives("Collectives"), collective_bytes("CollectiveBytes");
@@ -285,7 +285,7 @@ std::optional<absl::Status> CallSite::Arrive(int64_t replica, int64_t replicas, 
       use = uses_[group.number]++;
     }
   }
-  // From here on this thread owns the pending collective: neither Leave nor Abort may touch buffers that are being
+  // From here on this thread owns the pending collective: neither Leave nor Abort may release buffers that are being
   // written.
   Metrics::Global().collective_waits.AddAll(Samples::Clock::now(), complete->since);
   NoteCollective(BytesOf(complete->contributions[place]) * complete->contributions.size());
@@ -309,8 +309,8 @@ void CallSite::Cross(const std::shared_ptr<DistributedRun>& distributed_run, con
     RunCallbacksLater(std::move(*callbacks), status);
   };
   if (distributed_run == nullptr) {
-    return done(absl::FailedPreconditionError("The replicas of several workers were to meet in " + Called() +
-                                              ", in a run that this worker has by itself."));
+    return done(absl::FailedPreconditionError("Replicas of several workers must take part in " + Called() +
+                                              ", but only this worker takes part in the run."));
   }
   std::vector<Share> shares = SharesOf(pending.group, local);
   const std::size_t own =
@@ -342,7 +342,7 @@ absl::Status CallSite::Refusal(int64_t replica, int64_t replicas, const Collecti
   const int64_t first = replica_group_->first_;
   if (replica_group_->all_ != replicas || replica < first || replica >= first + replica_group_->Local()) {
     return absl::FailedPreconditionError("Replica " + std::to_string(replica) + " of " + std::to_string(replicas) +
-                                         " came to " + Called() + ", and no such run is under way on `" +
+                                         " reached " + Called() + ", but no such run is active on `" +
                                          replica_group_->device_ + "`. Run the program with `IPUStrategy.run`.");
   }
   if (run_ != replica_group_->run_) {

@@ -1,4 +1,4 @@
-// Where the replicas of a run meet in collectives.
+// The rendezvous of a run's replicas in collectives.
 #pragma once
 
 #include <chrono>
@@ -27,38 +27,41 @@ class CallSite;
 
 // The replicas of one device, and their current run.
 //
-// No run deadlocks: Arrive never blocks a thread, and resumed programs return at their next wait. A wait ends with the
-// last arrival of the group, with the Leave of a replica that is waited for, with Abort, or after the limit for waits.
-// Replicas that take the same branches run one executable, whose data dependencies order its collectives partially, so
-// all arrive at the first open one. Replicas that take different branches can wait for each other. A watchdog fails the
-// run once all of its replicas wait, none arrives, none waits for a feed, and no thread of the process is runnable.
+// No run deadlocks, because Arrive never blocks a thread and resumed programs return at their next wait. A wait ends in
+// one of four ways: with the last arrival of the group, with the Leave of a missing replica, with Abort, or after the
+// limit for waits.
 //
-// Each worker has the replicas of one group, numbered over all workers. In a group that spans workers, the replicas of
-// a process meet first, and then one cross-host collective exchanges their data. The distributed run has a limit of its
-// own.
+// Replicas that take the same branches run one executable. Its data dependencies order the collectives partially, so
+// all replicas reach the first open one. Replicas that take different branches can wait for each other in a cycle. A
+// watchdog fails the run if all of its replicas wait, none arrives, none waits for a feed, and no thread of the process
+// is runnable.
 //
-// Thread-safe; lives in a shared_ptr.
+// Replicas are numbered over all workers; each worker runs a range of them. In a group that spans workers, the replicas
+// of each process rendezvous first. Then one cross-host collective combines the data of the processes. The distributed
+// run has a separate limit for waits.
+//
+// Thread-safe; must be owned by a shared_ptr.
 class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
  public:
-  // `others_wait` says whether a program waits for something else, such as data. A deadlock is found after two to three
-  // times `watch`.
+  // `others_wait` returns true if a program waits for anything else, such as data. A deadlock is detected after two to
+  // three times `watch`.
   explicit ReplicaGroup(std::string device, std::function<bool()> others_wait = nullptr,
                         std::chrono::nanoseconds watch = std::chrono::milliseconds(250));
 
-  // Starts a run; waits of the run before fail. This process has the replicas from worker * replicas on.
-  // `distributed_run` is null if no collective spans workers; else `sites` are the call sites that do, in the order of
-  // the trace.
+  // Starts a run; open waits of the preceding run fail. This process runs the replicas from worker * replicas on.
+  // `distributed_run` is null if no collective spans workers; otherwise `sites` are the call sites of those
+  // collectives, in the order of tracing.
   void Begin(int64_t replicas, int64_t worker = 0, int64_t workers = 1,
              std::shared_ptr<DistributedRun> distributed_run = nullptr,
              const std::vector<std::shared_ptr<CallSite>>& sites = {}) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The program of a replica has ended. `replica` is numbered over all workers.
+  // Reports that the program of a replica has ended. `replica` is numbered over all workers.
   void Leave(int64_t replica) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Fails waiting and later arrivals of this run; the first status counts.
+  // Fails the open waits and all later arrivals of this run. Only the first status counts.
   void Abort(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Arrivals that wait.
+  // Returns the number of arrivals that wait.
   int64_t waiting() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -85,15 +88,15 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   mutable absl::Mutex mutex_;  // Also guards the pending collectives.
   int64_t run_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t first_ ABSL_GUARDED_BY(mutex_) = 0;  // The first replica of this process.
-  int64_t all_ ABSL_GUARDED_BY(mutex_) = 0;    // Replicas of all workers.
+  int64_t all_ ABSL_GUARDED_BY(mutex_) = 0;    // The number of replicas of all workers.
   std::shared_ptr<DistributedRun> distributed_run_ ABSL_GUARDED_BY(mutex_);
-  std::vector<bool> here_ ABSL_GUARDED_BY(mutex_);      // By replica of this process: whether its program runs.
-  std::vector<int64_t> waits_ ABSL_GUARDED_BY(mutex_);  // By replica: how many of its arrivals wait.
+  std::vector<bool> here_ ABSL_GUARDED_BY(mutex_);      // By replica of this process: true while its program runs.
+  std::vector<int64_t> waits_ ABSL_GUARDED_BY(mutex_);  // By replica: the number of its arrivals that wait.
   std::optional<absl::Status> aborted_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<PendingCollective>> open_ ABSL_GUARDED_BY(mutex_);
   int64_t arrivals_ ABSL_GUARDED_BY(mutex_) = 0;
 
-  // What the watchdog saw last.
+  // What the watchdog observed at its latest check.
   bool watching_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t seen_arrivals_ ABSL_GUARDED_BY(mutex_) = 0;
   std::clock_t seen_clock_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -101,11 +104,12 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   int idle_looks_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// A call site of a program. The k-th use by a replica meets the k-th uses by its group. A replica's uses depend on each
-// other, so a group has at most one pending collective. Thread-safe; lives in a shared_ptr.
+// A call site of a collective in a program. The k-th use by a replica belongs to the k-th uses by the other replicas of
+// its group. A replica's uses depend on each other, so a group has at most one pending collective. Thread-safe; must be
+// owned by a shared_ptr.
 class CallSite : public std::enable_shared_from_this<CallSite> {
  public:
-  // `what` describes the collective for other workers; empty where no data is exchanged.
+  // `what` describes the collective to other workers. It is empty if no data is exchanged.
   CallSite(std::string name, std::shared_ptr<ReplicaGroup> replica_group, std::string what = "",
            const Grouping& grouping = {})
       : name_(std::move(name)), replica_group_(std::move(replica_group)), what_(std::move(what)), grouping_(grouping) {}
@@ -120,12 +124,12 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
     return !what_.empty() && core::SpansWorkers(grouping_, local, workers);
   }
 
-  // A replica arrives with its contribution. The buffers must stay until the status is returned or, if none is,
-  // `callback` is called. A single replica needs no run.
+  // Adds the contribution of a replica. The buffers must stay alive until a status is returned or, if none is returned,
+  // until `callback` is called. A single replica needs no run.
   std::optional<absl::Status> Arrive(int64_t replica, int64_t replicas, const Collective& collective,
                                      Contribution contribution, Callback callback);
 
-  // Fails all waits: the program is gone.
+  // Fails all waits, because the program is deleted.
   void Close();
 
  private:
@@ -137,7 +141,8 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   absl::Status Here(const absl::Status& status) const;
   absl::Status Interrupted() const;
 
-  // Why a replica may not arrive here, or not in its group's pending collective (which may be null).
+  // Returns an error if a replica may not arrive at this site, or not in its group's pending collective, which may be
+  // null.
   absl::Status Refusal(int64_t replica, int64_t replicas, const Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(replica_group_->mutex_);
   absl::Status Refusal(const Group& group, const Share& share, const PendingCollective* pending,
@@ -149,8 +154,8 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   void Cross(const std::shared_ptr<DistributedRun>& distributed_run, const std::string& key,
              const Collective& collective, PendingCollective& pending, int64_t local);
 
-  // Why a group can never meet again after a replica has left. The first message is kept: later more replicas may have
-  // left because of the failure.
+  // Returns the error of a group that can never be complete, because a replica has left. The first error is kept, since
+  // more replicas may leave later because of the failure.
   absl::Status NeverComplete(const Group& group, const std::string& arrived)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(replica_group_->mutex_);
 
@@ -164,13 +169,14 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
 
   // Reset for each run of the replica group.
   int64_t run_ ABSL_GUARDED_BY(replica_group_->mutex_) = 0;
-  std::optional<Collective> collective_ ABSL_GUARDED_BY(replica_group_->mutex_);  // Of the first arrival.
+  std::optional<Collective> collective_ ABSL_GUARDED_BY(replica_group_->mutex_);  // Set by the first arrival.
   std::optional<absl::Status> failure_ ABSL_GUARDED_BY(replica_group_->mutex_);
   std::vector<std::shared_ptr<PendingCollective>> pending_
-      ABSL_GUARDED_BY(replica_group_->mutex_);  // The open one of each group, or null.
+      ABSL_GUARDED_BY(replica_group_->mutex_);  // The open collective of each group, or null.
   std::map<int64_t, absl::Status> lost_ ABSL_GUARDED_BY(replica_group_->mutex_);  // By group.
-  std::map<int64_t, int64_t> uses_ ABSL_GUARDED_BY(replica_group_->mutex_);       // By group: how many spanned workers.
-  int64_t ordinal_ ABSL_GUARDED_BY(replica_group_->mutex_) = 0;  // Among the sites of a distributed run.
+  // By group: the number of uses that spanned workers.
+  std::map<int64_t, int64_t> uses_ ABSL_GUARDED_BY(replica_group_->mutex_);
+  int64_t ordinal_ ABSL_GUARDED_BY(replica_group_->mutex_) = 0;  // Its index among the sites of a distributed run.
 };
 
 }  // namespace tensorflow_ipu::core

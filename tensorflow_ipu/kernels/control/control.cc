@@ -1,4 +1,4 @@
-// The C functions by which Python creates, queries and destroys the objects that kernels use.
+// The C functions that Python calls to create, query and destroy the objects of kernels.
 #include <errno.h>
 #include <unistd.h>
 
@@ -40,10 +40,11 @@
 namespace tensorflow_ipu {
 namespace {
 
-// Whether there is a run that Ctrl-C can end. Under the lock, a signal at the end of a run belongs to one side.
+// True while a run is active that Ctrl-C can end. The lock makes sure that a signal at the end of a run is handled by
+// either the run or Python, not by both.
 absl::Mutex arming;
 bool armed ABSL_GUARDED_BY(arming) = false;
-int forward_to ABSL_GUARDED_BY(arming) = -1;  // The former wake-up descriptor for signals; -1 if there was none.
+int forward_to ABSL_GUARDED_BY(arming) = -1;  // The previous wake-up descriptor for signals; -1 if there was none.
 
 void Interrupt() {
   core::Interrupt();
@@ -57,7 +58,7 @@ void Interrupt() {
   }
 }
 
-// Python's signal handler writes the number of each signal to the other end of `signals`.
+// Handles signals. Python's signal handler writes the number of each signal to the other end of `signals`.
 void Watch(int signals) {
   unsigned char number = 0;
   while (true) {
@@ -67,7 +68,7 @@ void Watch(int signals) {
     const absl::MutexLock lock(&arming);
     if (!armed) continue;
     if (number == SIGINT) Interrupt();
-    // If the pipe is full, its reader is awake already.
+    // If the pipe is full, its reader is already awake.
     if (forward_to >= 0 && write(forward_to, &number, 1) < 0) continue;
   }
 }
@@ -84,31 +85,32 @@ void Write(std::ostream& text, const char* name, const core::Samples& samples, i
   }
 }
 
-// A forked child has none of the threads, one of which may have held a lock at the fork. So it drops nothing.
+// Returns true in a forked child. It has none of the threads, and one of them may have held a lock at the fork. So a
+// child must not remove objects.
 bool IsForked() {
   static const pid_t owner = getpid();
   return getpid() != owner;
 }
 [[maybe_unused]] const bool owner_is_known = IsForked();
 
-// Removes an object when its Python object ends. Python calls the functions that drop from its garbage collector,
-// without any code of its own.
+// Removes an object when its Python object is deleted. Python's garbage collector calls the `drop` functions directly,
+// so no Python code can check for a fork.
 template <typename T>
 std::shared_ptr<T> Drop(core::Registry<T>* registry, int64_t number) {
   return IsForked() ? nullptr : registry->Remove(number);
 }
 
-// What an outfeed says of itself; 0 if there is none.
-int64_t OfOutfeed(int64_t number, int64_t (core::Outfeed::*says)() const) {
+// Returns a property of an outfeed, or 0 if there is none.
+int64_t OutfeedProperty(int64_t number, int64_t (core::Outfeed::*property)() const) {
   const auto outfeed = Outfeeds().Find(number);
-  return outfeed == nullptr ? 0 : ((*outfeed).*says)();
+  return outfeed == nullptr ? 0 : ((*outfeed).*property)();
 }
 
 }  // namespace
 
 extern "C" {
 
-// The system has devices /device:IPU:0 to /device:IPU:<count - 1> with these IPUs and connections.
+// Configures the devices /device:IPU:0 to /device:IPU:<count - 1>. `ipus` has the number of IPUs of each device.
 void ipu_configure_devices(const int32_t* ipus, const int32_t* connections, int32_t count) {
   std::vector<Configured> devices;
   for (int32_t i = 0; i < count; ++i) {
@@ -117,38 +119,39 @@ void ipu_configure_devices(const int32_t* ipus, const int32_t* connections, int3
   ConfigureDevices(std::move(devices));
 }
 
-// The type in which the host's kernels compute layers of this type. Types are `tf.DType.as_datatype_enum`.
+// Returns the type in which the host's kernels compute layers of this type. Types are `tf.DType.as_datatype_enum`.
 int32_t ipu_computed_type(int32_t type) { return ComputedType(static_cast<tensorflow::DataType>(type)); }
 
-// Whether oneDNN computes this type on this processor.
+// Returns 1 if oneDNN computes this type on this processor.
 int32_t ipu_one_dnn_computes(int32_t type) { return OneDnnComputes(static_cast<tensorflow::DataType>(type)) ? 1 : 0; }
 
-// A new host function of programs on a device, without a body yet.
+// Creates a host function of a device's programs. Its body is set later.
 int64_t ipu_host_function_new(int64_t device) { return HostFunctions().Add(std::make_shared<HostFunction>(device)); }
 
 void ipu_host_function_drop(int64_t number) { Drop(&HostFunctions(), number); }
 
-// A user's function of a loaded library; programs call it by its number.
+// Registers a user's function of a loaded library. Programs call it by the returned number.
 int64_t ipu_user_function_new(void* function) {
   return UserFunctions().Add(std::make_shared<UserFunction>(reinterpret_cast<UserFunction>(function)));
 }
 
 void ipu_user_function_drop(int64_t number) { Drop(&UserFunctions(), number); }
 
-// A table of rows at `data`, which the caller keeps alive; of float16 if `half`, else of float32.
+// Creates a table of rows at `data`, which the caller keeps alive. The rows are float16 if `half`, else float32.
 int64_t ipu_embedding_new(void* data, int64_t rows, int64_t width, int32_t half) {
   return EmbeddingTables().Add(std::make_shared<EmbeddingTable>(data, rows, width, half != 0));
 }
 
-// Whether programs may use a table.
+// Sets whether programs may use a table.
 void ipu_embedding_open(int64_t number, int32_t open) {
   if (const auto table = EmbeddingTables().Find(number)) table->SetOpen(open != 0);
 }
 
 void ipu_embedding_drop(int64_t number) { Drop(&EmbeddingTables(), number); }
 
-// A new infeed of a device, not started yet, that keeps `depth` elements a replica ready. Groups of `group_size`
-// replicas (0: all) share each element: neighbours, or with `orthogonal`, replicas as far apart as there are groups.
+// Creates an infeed of a device without starting it. It keeps `depth` elements per replica ready. Groups of
+// `group_size` replicas (0: all) share each element. A group has neighbouring replicas or, with `orthogonal`, replicas
+// at a distance of the number of groups.
 int64_t ipu_infeed_new(const char* name, int64_t depth, int64_t group_size, int32_t orthogonal, int64_t device) {
   const core::Grouping sharing{group_size, orthogonal != 0};
   return Infeeds().Add(std::make_shared<Infeed>(name, depth, sharing, &TurnsOf(device)));
@@ -158,19 +161,19 @@ void ipu_infeed_drop(int64_t number) {
   if (!IsForked()) DeleteInfeed(number);
 }
 
-// Elements that the pump has read and no program has taken; -1 if no pass is under way.
+// Returns the number of elements that were read and not dequeued yet; -1 if the infeed is not running.
 int64_t ipu_infeed_ready(int64_t number) {
   const auto queue = QueueOfInfeed(number);
   return queue == nullptr ? -1 : queue->ready();
 }
 
-// Programs that wait for an element; -1 if no pass is under way.
+// Returns the number of programs that wait for an element; -1 if the infeed is not running.
 int64_t ipu_infeed_waiting(int64_t number) {
   const auto queue = QueueOfInfeed(number);
   return queue == nullptr ? -1 : queue->waiting();
 }
 
-// A new outfeed; with `last`, it keeps one element only.
+// Creates an outfeed. With `last`, it keeps only the latest element.
 int64_t ipu_outfeed_new(const char* name, int32_t last) {
   return Outfeeds().Add(
       std::make_shared<core::Outfeed>(name, last != 0 ? core::Outfeed::Mode::kLast : core::Outfeed::Mode::kAll));
@@ -179,37 +182,38 @@ int64_t ipu_outfeed_new(const char* name, int32_t last) {
 // Returns 0 if there is no such outfeed.
 int32_t ipu_outfeed_drop(int64_t number) { return IsForked() || DeleteOutfeed(number) ? 1 : 0; }
 
-// The number of the elements' layout; 0 before the first one.
-int64_t ipu_outfeed_layout(int64_t number) { return OfOutfeed(number, &core::Outfeed::layout); }
+// Returns the number of the elements' layout; 0 before the first element.
+int64_t ipu_outfeed_layout(int64_t number) { return OutfeedProperty(number, &core::Outfeed::layout); }
 
-// The replicas of the programs that enqueue; 0 before the first element.
-int64_t ipu_outfeed_replicas(int64_t number) { return OfOutfeed(number, &core::Outfeed::replicas); }
+// Returns the number of replicas of the programs that enqueue; 0 before the first element.
+int64_t ipu_outfeed_replicas(int64_t number) { return OutfeedProperty(number, &core::Outfeed::replicas); }
 
-int64_t ipu_outfeed_ready(int64_t number) { return OfOutfeed(number, &core::Outfeed::ready); }
+int64_t ipu_outfeed_ready(int64_t number) { return OutfeedProperty(number, &core::Outfeed::ready); }
 
-// When the latest row came that a reader waited for, in nanoseconds of the monotonic clock: for measurements.
-int64_t ipu_outfeed_woken_ns(int64_t number) { return OfOutfeed(number, &core::Outfeed::woken_ns); }
+// Returns the time at which the latest row arrived that a reader waited for, in nanoseconds of the monotonic clock.
+// Used by measurements.
+int64_t ipu_outfeed_woken_ns(int64_t number) { return OutfeedProperty(number, &core::Outfeed::woken_ns); }
 
-// A new call site of a collective in programs of a device. `what` describes the operation, for workers to compare; it
-// is empty if no data are exchanged. Groups are of `group_size` replicas (0: all).
+// Creates a call site of a collective in a device's programs. `what` describes the operation, so that workers can
+// compare it. It is empty if no data is exchanged. Groups have `group_size` replicas (0: all).
 int64_t ipu_site_new(int64_t device, const char* name, const char* what, int64_t group_size, int32_t orthogonal) {
   return CallSites().Add(std::make_shared<core::CallSite>(name, ReplicaGroupOf(device), what,
                                                           core::Grouping{group_size, orthogonal != 0}));
 }
 
-// The maximum size of the chunks that cross to other workers; 0: the default.
+// Sets the maximum size of the chunks that workers send each other; 0: the default.
 void ipu_set_chunk_bytes(int64_t bytes) { core::SetChunkBytes(static_cast<std::size_t>(bytes)); }
 
 void ipu_site_drop(int64_t number) {
   if (const auto site = Drop(&CallSites(), number)) site->Close();
 }
 
-// A number by which programs name the random streams of a device.
+// Returns a number that identifies a device's random streams in programs.
 int64_t ipu_random_new(int64_t device) { return RandomStreams().Add(RandomStreamsOf(device)); }
 
 void ipu_random_drop(int64_t number) { Drop(&RandomStreams(), number); }
 
-// Restarts the random streams of a device from a seed; with `identical`, all replicas draw the same.
+// Restarts the random streams of a device from a seed. With `identical`, all replicas draw the same values.
 void ipu_random_reset(int64_t device, uint64_t seed, int32_t identical) {
   RandomStreamsOf(device)->Reset(seed, identical != 0);
 }
@@ -217,9 +221,11 @@ void ipu_random_reset(int64_t device, uint64_t seed, int32_t identical) {
 // Restarts the random streams of all devices from random seeds.
 void ipu_random_forget() { ForgetSeeds(); }
 
-// Begins to join the processes of an MPI communicator, or of all if it is 0. `libraries` has a line for each that may
-// be used: a number of `MpiInterface` and the path. Returns three lines, the library, this process's rank and how many
-// processes there are; or an error behind "!", empty if there is no library. Texts stay until the thread's next call.
+// Begins to join the processes of an MPI communicator, or all processes if it is 0. Each line of `libraries` is a
+// candidate: a number of `MpiInterface`, a blank and the path.
+//
+// Returns three lines: the library, the rank of this process and the number of processes. On failure it returns "!" and
+// an error, which is empty if there is no library. The text is valid until the thread's next call.
 const char* ipu_open_workers(const char* libraries, uint64_t communicator, const char* name) {
   static thread_local std::string text;
   std::vector<core::MpiLibrary::Candidate> candidates;
@@ -233,9 +239,11 @@ const char* ipu_open_workers(const char* libraries, uint64_t communicator, const
   return text.c_str();
 }
 
-// Waits up to `wait` seconds until all have joined; `limit` is how many seconds one later waits for another. Returns
-// the names of all, a line each; or the ranks of those that are known to be missing, with blanks, behind "?"; or an
-// error behind "!".
+// Waits up to `wait` seconds until all processes have joined. `limit` is the limit in seconds of later waits for
+// another process.
+//
+// Returns the names of all processes, one per line. If some are missing, it returns "?" and the ranks that are known to
+// be missing, separated by blanks. On failure it returns "!" and an error.
 const char* ipu_join_workers(double wait, double limit) {
   static thread_local std::string text;
   const auto nanoseconds = [](double seconds) {
@@ -250,22 +258,23 @@ const char* ipu_join_workers(double wait, double limit) {
   return text.c_str();
 }
 
-// The runs that wait for their turn on a device.
+// Returns the number of runs that wait for their turn on a device.
 int64_t ipu_runs_waiting(int64_t device) { return TurnsOf(device).waiting(); }
 
-// From now on this thread runs an application; see `device_turns.h`.
+// Marks this thread as one that runs an application; see `device_turns.h`.
 void ipu_run_application_on_this_thread() { RunApplicationOnThisThread(); }
 
-// How long a program may wait for data; 0: for ever.
+// Sets the maximum time that a program waits for data; 0: no limit.
 void ipu_set_wait_limit(int64_t nanoseconds) { core::wait_limit_ns = nanoseconds; }
 
-// Starts the thread that turns Ctrl-C into the end of waits. `signals` is the reading end of Python's wake-up pipe.
-// Returns 0 if the system gives no thread.
+// Starts the thread that ends waits on Ctrl-C. `signals` is the reading end of Python's wake-up pipe. Returns 0 if the
+// thread cannot be started.
 int32_t ipu_interrupt_watch(int32_t signals) {
   return core::StartThread("ipu-signals", [signals] { Watch(signals); }).ok();
 }
 
-// From now on Ctrl-C ends waits on infeeds, and feeds refuse use. Signals are forwarded to `forward`, unless it is -1.
+// Lets Ctrl-C end waits on infeeds and makes feeds reject calls, until `ipu_interrupt_disarm`. Signals are forwarded to
+// `forward`, unless it is -1.
 void ipu_interrupt_arm(int32_t forward) {
   const absl::MutexLock lock(&arming);
   armed = true;
@@ -273,7 +282,7 @@ void ipu_interrupt_arm(int32_t forward) {
   forward_to = forward;
 }
 
-// Ends what `ipu_interrupt_arm` began, and lets feeds be used again.
+// Reverts `ipu_interrupt_arm`, so that feeds can be used again.
 void ipu_interrupt_disarm() {
   const absl::MutexLock lock(&arming);
   armed = false;
@@ -281,8 +290,8 @@ void ipu_interrupt_disarm() {
   core::interrupted = false;
 }
 
-// Ends all infeeds, and waits for their pumps and for the rest of programs on our threads: they may release objects of
-// Python, which must still be there. Returns 0 if one did not end in time.
+// Ends all infeeds. Waits for their pumps and for the programs on this package's threads, because both may release
+// Python objects while the interpreter still exists. Returns 0 if one did not end in time.
 int32_t ipu_shut_down(int64_t nanoseconds) {
   const std::chrono::nanoseconds limit(nanoseconds);
   for (const auto& infeed : Infeeds().All()) infeed->Stop();
@@ -290,8 +299,8 @@ int32_t ipu_shut_down(int64_t nanoseconds) {
   return core::Executor::Global().AwaitIdle(limit) && pumps;
 }
 
-// The process ends while threads of ours run. They must not call Python, nor use objects that static destructors
-// destroy; so the process exits, with its exit code, before those run.
+// Prepares the exit of a process whose threads of this package still run. They must not call Python, nor use objects
+// that static destructors destroy. So the process exits with its exit code before the destructors run.
 void ipu_end_process() {
   EndPython();
   on_exit(
@@ -303,14 +312,14 @@ void ipu_end_process() {
       nullptr);
 }
 
-// All metrics, a line each, of words with blanks between them; times in nanoseconds:
+// Returns all metrics, one per line, with fields separated by blanks. Times are in nanoseconds:
 //
 //   counter <name> <value>
-//   metric <name> <count> <total>, with the latest, so many at most: sample <name> <end> <duration>
+//   metric <name> <count> <total>, followed by up to `samples` latest samples: sample <name> <end> <duration>
 //   gone infeed|outfeed <elements> <bytes> <waits> <waited>
 //   infeed|outfeed <number> <elements> <bytes> <waits> <waited> <ready> <depth> <name, to the end of the line>
 //
-// The text is the calling thread's until it asks again.
+// The text is valid until the calling thread calls this function again.
 const char* ipu_metrics(int64_t samples) {
   static thread_local std::string kept;
   core::Metrics& metrics = core::Metrics::Global();
@@ -342,8 +351,8 @@ const char* ipu_metrics(int64_t samples) {
   return kept.c_str();
 }
 
-// Takes the messages of native threads for Python to log: a line each, of the time in nanoseconds of the monotonic
-// clock, a blank and the text. The text is valid until the calling thread asks again.
+// Removes and returns the messages that native threads want Python to log. Each line has the time in nanoseconds of the
+// monotonic clock, a blank and the text. The result is valid until the calling thread calls this function again.
 const char* ipu_journal() {
   static thread_local std::string kept;
   std::ostringstream text;

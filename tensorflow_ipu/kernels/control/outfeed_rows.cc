@@ -1,6 +1,7 @@
-// Elements of an outfeed, one by one or stacked, as tensors that Python takes over by DLPack. The eager call of an
-// operation takes longer than waking the waiting thread, and after a long run, with cold caches, four times as long as
-// a dequeue here.
+// Dequeues elements of an outfeed, one by one or stacked, as tensors that Python imports by DLPack.
+//
+// An eager call of an operation takes longer than waking the waiting thread. After a long run, when caches are cold, it
+// takes four times as long as a dequeue here.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -17,11 +18,11 @@
 
 namespace tensorflow_ipu {
 
-// The elements of an outfeed, as filled in by `_rows.py`.
+// The layout of an outfeed's elements, as filled in by `feeds/_layout.py`.
 struct ElementLayout {
   int64_t number;
   int64_t leaves;
-  const int64_t* types;  // Of each leaf: DLPack's code, and from the ninth bit on the bits of a value.
+  const int64_t* types;  // Of each leaf: DLPack's type code in the lower 8 bits, the bits of a value above them.
   const int64_t* bytes;  // Of each leaf.
   const int64_t* ranks;  // Of each leaf.
   const int64_t* sizes;  // The dimensions of all leaves, concatenated.
@@ -29,10 +30,11 @@ struct ElementLayout {
 
 namespace {
 
-// The answer of calls that transfer nothing, for reasons that a dequeue operation explains. All elements stay.
+// Returned by calls that transfer nothing. A dequeue operation then reports the reason. All elements stay in the
+// outfeed.
 constexpr int64_t kRefused = -1;
 
-// TensorFlow copies tensors of another alignment.
+// TensorFlow copies tensors with a smaller alignment.
 constexpr std::size_t kAlignment = 64;
 
 constexpr std::size_t RoundedUp(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -42,7 +44,8 @@ struct Free {
 };
 using OwnedTensor = std::unique_ptr<DLManagedTensor, Free>;
 
-// A tensor with its sizes and data in one allocation, with these leading dimensions. Null if there is no memory.
+// Creates a tensor with these leading dimensions. Its sizes and data are in one allocation. Returns null if there is no
+// memory.
 OwnedTensor NewTensor(const ElementLayout& layout, int64_t leaf, const int64_t* sizes,
                       const std::vector<int64_t>& leading) {
   const int64_t rank = static_cast<int64_t>(leading.size()) + layout.ranks[leaf];
@@ -64,8 +67,8 @@ OwnedTensor NewTensor(const ElementLayout& layout, int64_t leaf, const int64_t* 
   return owned;
 }
 
-// Appends tensors for the leaves of an element, without values and with these leading dimensions. Returns false if
-// there is no memory.
+// Appends a tensor without values for each leaf of an element, with these leading dimensions. Returns false if there is
+// no memory.
 bool AddTensors(const ElementLayout& layout, const std::vector<int64_t>& leading, std::vector<OwnedTensor>* tensors) {
   const int64_t* sizes = layout.sizes;
   for (int64_t leaf = 0; leaf < layout.leaves; sizes += layout.ranks[leaf++]) {
@@ -75,14 +78,15 @@ bool AddTensors(const ElementLayout& layout, const std::vector<int64_t>& leading
   return true;
 }
 
-// The dimensions ahead of a leaf's own.
+// Returns the dimensions that precede the leaf's own dimensions.
 std::vector<int64_t> OfReplicas(int64_t replicas) {
   return replicas > 1 ? std::vector<int64_t>{replicas} : std::vector<int64_t>{};
 }
 
 std::vector<std::size_t> SizesOf(const ElementLayout& layout) { return {layout.bytes, layout.bytes + layout.leaves}; }
 
-// Takes elements, has `copy(taken, tensors)` copy them unless it returns false, and passes the tensors on.
+// Takes elements, copies them by `copy(taken, tensors)` and passes the tensors to the caller. If `copy` returns false,
+// the elements are put back.
 template <typename Copy>
 int64_t Take(int64_t number, int64_t patience_us, const ElementLayout& layout, int64_t most, DLManagedTensor** tensors,
              Copy copy) {
@@ -101,8 +105,8 @@ int64_t Take(int64_t number, int64_t patience_us, const ElementLayout& layout, i
 
 }  // namespace
 
-// Allocates the tensors of an element of `replicas` replicas, which the caller owns, and returns where each leaf's
-// values belong. Returns 0 if there is no memory.
+// Allocates the tensors of an element of `replicas` replicas, which the caller owns. Writes the address of each leaf's
+// values to `values`. Returns 0 if there is no memory.
 extern "C" int32_t ipu_outfeed_place(const ElementLayout* layout, int64_t replicas, DLManagedTensor** tensors,
                                      void** values) {
   std::vector<OwnedTensor> element;
@@ -115,26 +119,27 @@ extern "C" int32_t ipu_outfeed_place(const ElementLayout* layout, int64_t replic
 }
 
 // Takes up to `most` elements of an outfeed, and waits up to `patience_us` if there is none. If `first` is not null,
-// the first element goes there, to tensors for `replicas` replicas; for each other one, `tensors` gets a tensor a leaf,
-// which the caller owns. Returns the number of elements, or `kRefused`.
+// the first element is copied to these addresses, which belong to tensors for `replicas` replicas. For each other
+// element, `tensors` receives one tensor per leaf, which the caller owns. Returns the number of elements, or
+// `kRefused`.
 extern "C" int64_t ipu_outfeed_rows(int64_t number, int64_t patience_us, const ElementLayout* layout, int64_t most,
                                     int64_t replicas, void* const* first, DLManagedTensor** tensors) {
   return Take(number, patience_us, *layout, most, tensors, [&](const auto& taken, std::vector<OwnedTensor>* copied) {
     if (taken.count > 0 && first != nullptr && taken.replicas != replicas) return false;
-    const std::size_t there = first == nullptr ? 0 : 1;
-    for (int64_t row = static_cast<int64_t>(there); row < taken.count; ++row) {
+    const std::size_t in_place = first == nullptr ? 0 : 1;
+    for (int64_t row = static_cast<int64_t>(in_place); row < taken.count; ++row) {
       if (!AddTensors(*layout, OfReplicas(taken.replicas), copied)) return false;
     }
     core::CopyRows(taken, SizesOf(*layout), [&](std::size_t row, std::size_t leaf) {
-      if (row < there) return first[leaf];
-      return (*copied)[(row - there) * static_cast<std::size_t>(layout->leaves) + leaf]->dl_tensor.data;
+      if (row < in_place) return first[leaf];
+      return (*copied)[(row - in_place) * static_cast<std::size_t>(layout->leaves) + leaf]->dl_tensor.data;
     });
     return true;
   });
 }
 
-// As `ipu_outfeed_rows`, with all elements of a leaf in one tensor of shape [elements] + [replicas, if several] + the
-// leaf's own.
+// Does the same with all elements of a leaf in one tensor. Its shape is [elements] + [replicas, if several] + the
+// leaf's shape.
 extern "C" int64_t ipu_outfeed_stacked(int64_t number, int64_t patience_us, const ElementLayout* layout, int64_t most,
                                        DLManagedTensor** tensors) {
   return Take(number, patience_us, *layout, most, tensors, [&](const auto& taken, std::vector<OwnedTensor>* copied) {

@@ -1,4 +1,4 @@
-// The TensorFlow devices /device:IPU:<n>: the host's kernels and memory under the IPU's name.
+// The TensorFlow devices /device:IPU:<n>, which run the host's kernels on the host's memory under the IPU's name.
 #include "tensorflow_ipu/kernels/device/ipu_device.h"
 
 #include <algorithm>
@@ -39,12 +39,12 @@ struct System {
 
 System& TheSystem() { return core::NeverDestroyed<System>(); }
 
-constexpr int kDefaultDevices = 8;  // As in _environment.py.
+constexpr int kDefaultDevices = 8;  // As in `_base/environment.py`.
 
 bool IsCompiled(const tf::OpKernel& kernel) { return kernel.def().attr().count("_XlaMustCompile") > 0; }
 
-// Ops that take a variable and do not write it: they read it, pass it on, or call functions, whose ops are seen one by
-// one unless they are compiled.
+// Returns true if the op takes a variable and does not write it. Such ops read the variable, pass it on, or call
+// functions. The ops of a function are checked one by one, unless the function is compiled.
 bool OnlyReads(const tf::OpKernel& kernel) {
   constexpr char kReaders[] =
       "Case DestroyResourceOp DisableCopyOnRead Enter Exit Identity IdentityN If IpuReplicaRead IpuReplicaWrite "
@@ -55,8 +55,8 @@ bool OnlyReads(const tf::OpKernel& kernel) {
   return readers->contains(kernel.type_string()) && !IsCompiled(kernel);
 }
 
-// Ops that create and destroy variables or move their values. They run on devices that are not configured, since
-// programs for several devices are often built first.
+// Returns true for ops that create and destroy variables or move their values. They run on devices that are not
+// configured too, since programs for several devices are often built before the configuration.
 bool ManagesVariables(const tf::OpKernel& kernel) {
   constexpr char kVariableOps[] =
       "AssignVariableOp Const DestroyResourceOp Fill VarHandleOp VarIsInitializedOp _Arg _EagerConst _HostRecv "
@@ -65,10 +65,10 @@ bool ManagesVariables(const tf::OpKernel& kernel) {
   return ops->contains(kernel.type_string());
 }
 
-// Notes that variables with copies on replicas are written outside of programs.
+// Records that variables with copies on replicas are written outside of programs.
 void NoteWrites(const tf::OpKernel& kernel, tf::OpKernelContext* context) {
   for (int i = 0; i < context->num_inputs(); ++i) {
-    // Loops and branches have inputs that never come, which have no type.
+    // Loops and branches have inputs without a value, which have no type.
     if (!context->has_input(i) || context->input_dtype(i) != tf::DT_RESOURCE) continue;
     if (OnlyReads(kernel)) return;
     tf::core::RefCountPtr<tf::Var> variable;
@@ -81,7 +81,7 @@ void NoteWrites(const tf::OpKernel& kernel, tf::OpKernelContext* context) {
 const core::Counter reads("VariableReads"), read_bytes("VariableReadBytes");
 const core::Counter writes("VariableWrites"), write_bytes("VariableWriteBytes");
 
-// Counts the host's reads and writes of variables by single operations, which programs do not make.
+// Counts the host's reads and writes of variables by single operations, which are not part of programs.
 void CountTransfer(const tf::OpKernel& kernel, tf::OpKernelContext* context) {
   const std::string& type = kernel.type_string();
   if (type == "ReadVariableOp") {
@@ -111,15 +111,15 @@ class IpuDevice : public HostDevice {
     return std::make_unique<IpuDevice>(*this, name);
   }
 
-  // The type stays CPU, so that all host kernels and XLA:CPU serve the device. TensorFlow's launch of a compiled
-  // program finds no platform for another type.
+  // The type is CPU, so that all host kernels and XLA:CPU support the device. TensorFlow finds no platform for programs
+  // on devices of another type.
   const std::string& device_type() const override {
     static const std::string* const type = new std::string("CPU");
     return *type;
   }
 
-  // A compiled program gets its threads from here when it starts: fewer if the starting thread is limited. TensorFlow's
-  // own limit reaches Eigen, but not users of the pool.
+  // A compiled program gets its threads from this device when it starts: fewer threads if those of the starting thread
+  // are limited. TensorFlow's limit is applied by Eigen, but not by other users of the pool.
   const Eigen::ThreadPoolDevice* eigen_cpu_device() override {
     const auto allowed = static_cast<std::size_t>(std::max(1, tf::GetPerThreadMaxParallelism()));
     if (allowed > fewer_threads_.size()) return ThreadPoolDevice::eigen_cpu_device();
@@ -156,7 +156,7 @@ class IpuDevice : public HostDevice {
     }
   }
 
-  // Runs a compiled program that has one replica.
+  // Runs a compiled program with one replica.
   void RunProgram(tf::OpKernel* kernel, tf::OpKernelContext* context) {
     const bool takes_turn = !RunsApplication();
     if (takes_turn) {
@@ -172,7 +172,7 @@ class IpuDevice : public HostDevice {
     if (takes_turn) EndTurn(ordinal_);
   }
 
-  // Installs the device's compiler before its first program.
+  // Installs the device's compiler before its first program runs.
   void BeforeProgram(const tf::OpKernel& kernel) ABSL_LOCKS_EXCLUDED(compiler_mutex_) {
     if (has_compiler_.load(std::memory_order_acquire)) return;
     if (!IsCompiled(kernel) && kernel.type_string() != "IpuReplicatedRun") return;
@@ -197,7 +197,7 @@ class IpuDevice : public HostDevice {
   const int ordinal_;
   absl::Mutex compiler_mutex_;
   std::atomic<bool> has_compiler_{false};
-  std::vector<std::unique_ptr<FewerThreads>> fewer_threads_;  // By their number: 1, 2, ...
+  std::vector<std::unique_ptr<FewerThreads>> fewer_threads_;  // By their number of threads: 1, 2, ...
 };
 
 class IpuDeviceFactory : public tf::DeviceFactory {
@@ -216,7 +216,7 @@ class IpuDeviceFactory : public tf::DeviceFactory {
   }
 
  private:
-  // Read when this library is opened, right after the package has validated the value.
+  // The variable is read when this library is loaded, right after the package has validated the value.
   static int Registered() {
     const char* const value = std::getenv("TENSORFLOW_IPU_DEVICES");
     const int count = value == nullptr ? kDefaultDevices : std::atoi(value);

@@ -75,7 +75,8 @@ bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanosecond
   {
     const absl::MutexLock lock(&mutex_);
     if (queue_ != nullptr) {
-      queue_->Close();  // Nothing is taken any more, so it is known whether the program under way has used it.
+      // From now on no element is taken, so UsedIn reports reliably whether the running program has used the queue.
+      queue_->Close();
       before_ += queue_->passed();
       const int64_t turn = turns_->current();
       if (turn != 0 && queue_->UsedIn(turn)) ended_in_turn_ = turn;

@@ -25,8 +25,8 @@
 
 namespace tensorflow_ipu {
 
-// An element of a dataset: its tensors, or a copy of their bytes if it is small. To release tensors on another
-// processor than the pump's takes longer than such a copy. Its memory goes back to the pump.
+// An element of a dataset: its tensors or, if it is small, a copy of their bytes. Releasing tensors on a processor
+// other than the pump's takes longer than such a copy. The memory of the copy is returned to the pump.
 class InfeedElement {
  public:
   void Hold(std::vector<tensorflow::Tensor>* tensors) {
@@ -44,7 +44,7 @@ class InfeedElement {
     }
   }
 
-  // Copies each tensor `i`, of `sizes[i]` bytes, to `to[i]`.
+  // Copies tensor `i`, which has `sizes[i]` bytes, to `to[i]`.
   void CopyTo(const std::vector<std::size_t>& sizes, void* const* to) const {
     const std::byte* from = copy_.data();
     for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -54,7 +54,7 @@ class InfeedElement {
   }
 
   void Prefetch() const {
-    for (std::size_t at = 0; at < copy_.size(); at += 64) __builtin_prefetch(copy_.data() + at);
+    for (std::size_t i = 0; i < copy_.size(); i += 64) __builtin_prefetch(copy_.data() + i);
   }
 
   void Drop() { tensors_.clear(); }
@@ -64,7 +64,7 @@ class InfeedElement {
   std::vector<std::byte> copy_;
 };
 
-// The queue of one pass, whose elements have the same sizes.
+// The queue of one pass over the dataset. All of its elements have the same sizes.
 class InfeedQueue : public core::Infeed<InfeedElement> {
  public:
   InfeedQueue(std::string name, int64_t depth, core::Grouping sharing, const core::Turns* turns,
@@ -75,10 +75,10 @@ class InfeedQueue : public core::Infeed<InfeedElement> {
 
   const std::vector<std::size_t>& sizes() const { return sizes_; }
 
-  // Of an element.
+  // Returns the size of an element.
   std::size_t bytes() const { return element_bytes_; }
 
-  // Whether elements are copies of their tensors.
+  // Returns true if elements are copies of their tensors.
   bool small() const { return element_bytes_ <= core::kCopiedBytes; }
 
  private:
@@ -88,11 +88,11 @@ class InfeedQueue : public core::Infeed<InfeedElement> {
 
 class Pump;
 
-// Each pass over the dataset has a new queue, so that an old pump or an old wait reaches the old queue alone.
-// Thread-safe.
+// An infeed queue of Python. Each pass over the dataset has a new queue, so that an old pump or an old wait can only
+// affect the old queue. Thread-safe.
 class Infeed {
  public:
-  // `turns` are those of the device whose programs it feeds.
+  // `turns` are the turns of the device whose programs use the infeed.
   Infeed(std::string name, int64_t depth, core::Grouping sharing, const core::Turns* turns)
       : name_(std::move(name)), depth_(depth), sharing_(sharing), turns_(turns) {}
 
@@ -100,20 +100,20 @@ class Infeed {
 
   const std::string& name() const { return name_; }
 
-  // Ends the current pass, and returns the empty queue of the next one.
+  // Ends the current pass, and returns the empty queue of the next pass.
   std::shared_ptr<InfeedQueue> Restart(std::vector<std::size_t> sizes);
 
-  // Sets the pump of the pass of `queue`. Stops the pump if that pass is over.
+  // Sets the pump of the pass that uses `queue`. Stops the pump if that pass has ended.
   void SetPump(const std::shared_ptr<InfeedQueue>& queue, std::shared_ptr<Pump> pump);
 
-  // Ends the current pass, and waits up to `timeout` until its pump has released the dataset. Returns whether there was
-  // one.
+  // Ends the current pass, and waits up to `timeout` until its pump has released the dataset. Returns false if no pass
+  // was active.
   bool Stop(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::zero());
 
-  // Null where no pass is under way.
+  // Returns null if no pass is active.
   std::shared_ptr<InfeedQueue> queue() const;
 
-  // In all passes.
+  // Returns the totals over all passes.
   core::Passed passed() const;
 
  private:
@@ -127,14 +127,15 @@ class Infeed {
   mutable absl::Mutex mutex_;
   std::shared_ptr<InfeedQueue> queue_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Pump> pump_ ABSL_GUARDED_BY(mutex_);
-  core::Passed before_ ABSL_GUARDED_BY(mutex_);  // In earlier passes.
-  // The turn on the device in which a pass ended that its program had used. The program may not use a later pass.
+  core::Passed before_ ABSL_GUARDED_BY(mutex_);  // The totals of earlier passes.
+  // The latest turn on the device whose program had used a pass when the pass ended. The program of that turn may not
+  // use a later pass.
   int64_t ended_in_turn_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 inline core::Registry<Infeed>& Infeeds() { return core::NeverDestroyed<core::Registry<Infeed>>(); }
 
-// The queue of the pass under way of infeed `number`; null if there is none.
+// Returns the queue of the active pass of infeed `number`, or null if there is none.
 inline std::shared_ptr<InfeedQueue> QueueOfInfeed(int64_t number) {
   const std::shared_ptr<Infeed> infeed = Infeeds().Find(number);
   return infeed == nullptr ? nullptr : infeed->queue();
@@ -144,11 +145,11 @@ absl::Status NotStarted(const std::string& name);
 
 inline core::Registry<core::Outfeed>& Outfeeds() { return core::NeverDestroyed<core::Registry<core::Outfeed>>(); }
 
-// Delete a queue with its elements; return false if there is none.
+// Deletes a queue with its elements. Returns false if there is none.
 bool DeleteInfeed(int64_t number);
 bool DeleteOutfeed(int64_t number);
 
-// What passed through deleted queues.
+// The totals of deleted queues.
 struct PassedByDeleted {
   core::Passed infeeds;
   core::Passed outfeeds;

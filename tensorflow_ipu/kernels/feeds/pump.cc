@@ -45,11 +45,11 @@ class Running {
   int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// How long the end of a session waits for its pumps, since user code in datasets seldom expects to run later.
+// How long the end of a session waits for its pumps. User code in datasets seldom expects to run after the session.
 constexpr std::chrono::seconds kShutdownTimeout{1};
 
-// TensorFlow aborts the process where a dataset gets no thread. An iteration needs a pool, an autotuner unless it is
-// disabled, a buffer, the pump, and one to spare.
+// Returns an error if the system cannot start the threads of a dataset; TensorFlow would abort the process. An
+// iteration needs a pool, an autotuner unless it is disabled, a buffer and the pump. One more is spare.
 absl::Status CheckThreads(const tf::data::DatasetBase& dataset) {
   constexpr int kOthers = 3;
   const tf::data::AutotuneOptions& tuning = dataset.options().autotune_options();
@@ -79,8 +79,8 @@ absl::Status DatasetReader::MakeLibrary(tf::OpKernelContext* context) {
   definitions_.reset(new tf::FunctionLibraryDefinition(*original->GetFunctionLibraryDefinition()));
   const tf::ConfigProto* const config = original->config_proto();
   tf::Rendezvous::Factory pending_collectives(
-      [](int64_t, const tf::DeviceMgr* devices, tf::core::RefCountPtr<tf::Rendezvous>* made) {
-        made->reset(new tf::RefCountedIntraProcessRendezvous(devices));
+      [](int64_t, const tf::DeviceMgr* devices, tf::core::RefCountPtr<tf::Rendezvous>* rendezvous) {
+        rendezvous->reset(new tf::RefCountedIntraProcessRendezvous(devices));
         return absl::OkStatus();
       });
   process_library_ = std::make_unique<tf::ProcessFunctionLibraryRuntime>(
@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<DatasetReader>> DatasetReader::Make(tf::OpKernelC
   tf::data::DatasetBase* finalized = nullptr;
   TF_RETURN_IF_ERROR(tf::data::FinalizeDataset(context, dataset, &finalized));
   reader->finalized_.reset(finalized);
-  // The reader outlives the op and its session, so it may keep nothing of the op's context.
+  // The reader outlives the op and its session, so it must not keep anything of the op's context.
   tf::FunctionLibraryRuntime* const library = reader->process_library_->GetFLR(context->device()->name());
   tf::Device* const device = library->device();
   tf::data::IteratorContext::Params params(context);
@@ -135,7 +135,7 @@ absl::Status DatasetReader::MakeIterator() {
 
 DatasetReader::DatasetReader() : threads_(tf::Env::Default(), "ipu_dataset") {}
 
-// The dataset's own threads end before what they use.
+// The dataset's threads must end before the objects that they use are destroyed.
 DatasetReader::~DatasetReader() { Cancel(); }
 
 Pump::Pump(std::unique_ptr<DatasetReader> reader, std::shared_ptr<InfeedQueue> queue, ElementSpec spec)
@@ -166,7 +166,7 @@ void Pump::Stop() {
 }
 
 void Pump::Release() {
-  std::unique_ptr<DatasetReader> released;  // Destroyed after the lock.
+  std::unique_ptr<DatasetReader> released;  // Destroyed after the lock is released.
   const absl::MutexLock lock(&mutex_);
   released.swap(reader_);
 }
@@ -218,7 +218,7 @@ void Pump::Note(const std::string& text) const {
 absl::Status Pump::GetFirst(std::vector<tf::Tensor>* element, bool* end) {
   absl::Status status = reader_->GetNext(element, end);
   if (!absl::IsFailedPrecondition(status) || !queue_->AwaitUse()) return status;
-  Note(absl::StrCat("begins anew, as a program asks for its first element; before, the dataset failed: ",
+  Note(absl::StrCat("restarts, because a program needs its first element; the dataset had failed before: ",
                     status.message()));
   status = reader_->Begin();
   return status.ok() ? reader_->GetNext(element, end) : status;
@@ -227,13 +227,13 @@ absl::Status Pump::GetFirst(std::vector<tf::Tensor>* element, bool* end) {
 absl::Status Pump::Check(const std::vector<tf::Tensor>& element) const {
   for (std::size_t i = 0; i < spec_.types.size() && i < element.size(); ++i) {
     if (element[i].dtype() == spec_.types[i] && element[i].shape() == spec_.shapes[i]) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "The dataset of the infeed queue `", queue_->name(), "` yielded a tensor of shape ",
-        element[i].shape().DebugString(), " and type ", tf::DataTypeString(element[i].dtype()), " at position ", i,
-        " of an element, where its element spec has shape ", spec_.shapes[i].DebugString(), " and type ",
-        tf::DataTypeString(spec_.types[i]),
-        ". All elements of an infeed need the shapes that the dataset states: see what sets them (`set_shape`, "
-        "`output_signature`)."));
+    return absl::InvalidArgumentError(
+        absl::StrCat("The dataset of the infeed queue `", queue_->name(), "` yielded a tensor of shape ",
+                     element[i].shape().DebugString(), " and type ", tf::DataTypeString(element[i].dtype()),
+                     " at position ", i, " of an element, but its element spec has shape ",
+                     spec_.shapes[i].DebugString(), " and type ", tf::DataTypeString(spec_.types[i]),
+                     ". All elements of an infeed must have the shapes of the dataset's element spec; check what sets "
+                     "them (`set_shape`, `output_signature`)."));
   }
   return absl::OkStatus();
 }

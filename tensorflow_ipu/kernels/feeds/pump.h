@@ -27,36 +27,39 @@
 
 namespace tensorflow_ipu {
 
-// What every element of a dataset must be.
+// The types and shapes that every element of a dataset must have.
 struct ElementSpec {
-  // Of the attributes `types` and `shapes` of an op.
+  // Reads the attributes `types` and `shapes` of an op.
   explicit ElementSpec(const tensorflow::NodeDef& node);
   tensorflow::DataTypeVector types;
   std::vector<tensorflow::TensorShape> shapes;
 
-  // Of each tensor, in bytes.
+  // Returns the size of each tensor in bytes.
   std::vector<std::size_t> sizes() const;
 };
 
-// Iterates over a dataset outside of the op that was given it, and beyond the end of that op, and of its session.
+// Iterates over a dataset outside of the op that received it. A reader can outlive that op and its session.
 //
-// It may go at any time after its making, on any thread, and take as long as it likes: a generator's `finally` runs
-// with it, and TensorFlow's autotuner can miss the signal to end and sleep on for up to a minute.
-// (`CancellationManager` calls back before it says that it is cancelled, so that `Model::OptimizeLoop` may wake up, see
-// nothing, and wait again.) Nothing is left that could go before it, since it owns all that it touches:
+// A reader may be destroyed at any time, on any thread, and its destruction may take long. A generator's `finally`
+// block runs with it. TensorFlow's autotuner can miss the cancellation and sleep for up to a minute:
+// `CancellationManager` calls back before it reports that it is cancelled, so `Model::OptimizeLoop` may wake up, see no
+// cancellation, and wait again.
 //
-//  * its dataset and iterators by reference, its threads, its cancellation and the resources of its iteration;
-//  * copies of the functions that the dataset calls, with a runtime of its own and, in it, all kernels; they stay where
-//    Python has ended, of which they hold objects;
-//  * copies of the session's devices for these kernels to run on (see host_device.h), shared by all readers of the
-//    session, with threads and memory that are the process's;
-//  * the resources of the session's devices by reference, for the kernels and the dataset to look up and to delete in.
-//    They are cleared when the session ends; from then on what was looked up stays, and a look-up finds nothing.
+// Nothing that a reader uses can be destroyed before it, since it owns all of that:
 //
-// GetNext and Begin are for one thread; Cancel for any.
+// * references to the dataset and its iterators; its threads, its cancellation and the resources of its iteration;
+// * copies of the functions that the dataset calls, with a runtime that contains all kernels. They are leaked if Python
+//    has ended, because they hold Python objects;
+// * copies of the session's devices on which these kernels run (see host_device.h). All readers of the session share
+//    them. Their threads and memory belong to the process;
+// * references to the resources of the session's devices, in which the kernels and the dataset look up and delete
+//    resources. They are cleared when the session ends. Resources that were looked up stay alive, and later look-ups
+//    fail.
+//
+// GetNext and Begin must be called by one thread at a time; Cancel may be called by any thread.
 class DatasetReader {
  public:
-  // `context` is that of an op on the host that was given `dataset`.
+  // `context` belongs to an op on the host whose input is `dataset`.
   static absl::StatusOr<std::unique_ptr<DatasetReader>> Make(tensorflow::OpKernelContext* context,
                                                              tensorflow::data::DatasetBase* dataset);
   ~DatasetReader();
@@ -65,10 +68,10 @@ class DatasetReader {
     return iterator_->GetNext(context_.get(), element, end);
   }
 
-  // Starts anew with the first element.
+  // Restarts with the first element.
   absl::Status Begin();
 
-  // Ends a waiting GetNext and all later ones.
+  // Ends a waiting GetNext, and all later calls of it.
   void Cancel() { cancellation_.StartCancel(); }
 
  private:
@@ -86,7 +89,7 @@ class DatasetReader {
   };
   using Dataset = std::unique_ptr<tensorflow::data::DatasetBase, Unref>;
 
-  // Later members use earlier ones.
+  // The members are ordered such that later ones use earlier ones.
   TracedFunctions definitions_;
   std::shared_ptr<const tensorflow::DeviceMgr> devices_;
   Dataset dataset_;
@@ -96,19 +99,19 @@ class DatasetReader {
   tensorflow::ResourceMgr resources_;
   tensorflow::CancellationManager cancellation_;
   tensorflow::data::UnboundedThreadPool threads_;
-  // One for the whole iteration: making one takes as long as a small element.
+  // Used for the whole iteration: creating a context takes as long as reading a small element.
   std::unique_ptr<tensorflow::data::IteratorContext> context_;
   std::unique_ptr<tensorflow::data::IteratorBase> iterator_;
 };
 
-// Runs from Start until the dataset ends or fails, the queue is closed, or Stop. Its thread owns what it uses, so
-// nobody waits for a dataset that is stuck in the user's code. Thread-safe.
+// Runs from Start until the dataset ends or fails, the queue is closed, or Stop is called. Its thread owns all objects
+// that it uses, so no other thread has to wait for a dataset that hangs in the user's code. Thread-safe.
 class Pump {
  public:
   static absl::StatusOr<std::shared_ptr<Pump>> Start(std::unique_ptr<DatasetReader> reader,
                                                      std::shared_ptr<InfeedQueue> queue, ElementSpec spec);
 
-  // Asks the thread to end, and closes the queue. Does not wait.
+  // Requests the thread to end and closes the queue, without waiting.
   void Stop();
 
   // Waits until the thread has released the dataset.
@@ -122,29 +125,29 @@ class Pump {
  private:
   void Run();
 
-  // Logs before the end of the queue is visible.
+  // Writes to the journal. It is called before the end of the queue becomes visible.
   void Note(const std::string& text) const;
 
-  // If the first read fails, for instance as a table is not initialized, tries again when a program asks for the
-  // element, which is when TensorFlow's iterators read.
+  // Reads the first element. If that fails, for instance because a table is not initialized yet, retries when a program
+  // needs the element. TensorFlow's iterators read at that time as well.
   absl::Status GetFirst(std::vector<tensorflow::Tensor>* element, bool* end);
 
-  // Releases the dataset, since others may keep the pump.
+  // Releases the dataset, since other owners may keep the pump alive.
   void Release();
 
   absl::Status Check(const std::vector<tensorflow::Tensor>& element) const;
 
   absl::Mutex mutex_;
-  std::unique_ptr<DatasetReader> reader_;  // Changed under mutex_, by the pump's thread alone.
+  std::unique_ptr<DatasetReader> reader_;  // Changed under mutex_, and only by the pump's thread.
   const std::shared_ptr<InfeedQueue> queue_;
   const ElementSpec spec_;
   absl::Notification done_;
 };
 
-// Stops its pumps when the resources of the device whose session started them are cleared.
+// Stops its pumps when the resources of a device are cleared. The session of that device started the pumps.
 class PumpRegistry : public tensorflow::ResourceBase {
  public:
-  // Of the device of an op.
+  // Returns the registry of the op's device.
   static absl::StatusOr<tensorflow::core::RefCountPtr<PumpRegistry>> Of(tensorflow::OpKernelContext* context);
 
   ~PumpRegistry() override;

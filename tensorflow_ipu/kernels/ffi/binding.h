@@ -1,4 +1,4 @@
-// What the handlers of custom calls share: how they are bound to XLA, and what they answer.
+// Bindings and results that the handlers of custom calls have in common.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace tensorflow_ipu {
 
-// The answer of a handler that may have to wait. Most calls do not, and need no future, which is allocated.
+// The result of a handler that may have to wait. Most calls do not wait, and so avoid the allocation of a future.
 using Answer = std::variant<xla::ffi::Error, xla::ffi::Future>;
 
 inline xla::ffi::Error ToError(const absl::Status& status) {
@@ -21,7 +21,7 @@ inline xla::ffi::Error ToError(const absl::Status& status) {
 }
 
 inline xla::ffi::Error NoSuchSlot(int32_t slot) {
-  return xla::ffi::Error::Internal("A pipeline has used slot " + std::to_string(slot) +
+  return xla::ffi::Error::Internal("A pipeline used slot " + std::to_string(slot) +
                                    " of a stash buffer that has fewer.");
 }
 
@@ -31,11 +31,11 @@ inline std::string_view TextOf(const xla::ffi::Dictionary& attributes, std::stri
 
 using StateBuffer = xla::ffi::Buffer<xla::ffi::S64>;
 
-// Binds a call's state, perhaps with the order of the program ahead of it, and values. Results: the next state, and
+// Binds the state of a call and its values. The program's order may precede the state. Results: the next state, and
 // values. Attributes follow.
 inline auto BindStateAndValues() { return xla::ffi::Ffi::Bind().RemainingArgs().Ret<StateBuffer>().RemainingRets(); }
 
-// The memory of argument i, for the states that a call begins with.
+// Returns the memory of argument i, for the states at the start of a call's arguments.
 inline auto StatesOf(const xla::ffi::RemainingArgs& arguments) {
   return [&arguments](std::size_t i) { return arguments.get<xla::ffi::AnyBuffer>(i)->untyped_data(); };
 }
@@ -44,7 +44,7 @@ inline auto StatesOf(const xla::ffi::RemainingArgs& arguments) {
 
 namespace xla::ffi {
 
-// Exported by TensorFlow's library; the header that declares it includes others that are not in the wheel.
+// Exported by TensorFlow's library. The header that declares it includes headers that are not in the wheel.
 const XLA_FFI_Api* GetXlaFfiApi();
 
 template <ExecutionStage stage>
@@ -60,7 +60,7 @@ struct ResultEncoding<stage, tensorflow_ipu::Answer> {
 
 }  // namespace xla::ffi
 
-// Registers a function as a handler. A binding follows, which XLA infers for a function of typed buffers alone.
+// Registers a function as a handler. A binding follows the function. XLA infers it if all arguments are typed buffers.
 #define IPU_HANDLER(name, function, ...)                              \
   XLA_FFI_DEFINE_HANDLER(function##Handler, function, ##__VA_ARGS__); \
   XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), name, "Host", function##Handler)

@@ -1,4 +1,4 @@
-// The handler of collectives: passes the replica's buffers to the call site where the replicas meet.
+// The handler of collectives, which passes the replica's buffers to the call site.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35,17 +35,18 @@ Answer Meet(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_state, f
   const core::ProgramState& at = states.used;
   static thread_local core::LookupCache<core::CallSite> cache;
   cache.Find(at.number, [](int64_t number) { return CallSites().Find(number); });
-  const std::shared_ptr<core::CallSite> site = cache.object();  // Programs that run inside of this one look up others.
+  // Keeps the site alive: programs that run within this one on this thread change the cache.
+  const std::shared_ptr<core::CallSite> site = cache.object();
   if (site == nullptr) {
     return ToError(
-        absl::NotFoundError("A collective of this program was deleted with the function that was traced. Keep "
+        absl::NotFoundError("A collective of this program was deleted with the traced function. Keep "
                             "the `tf.function` as long as its programs run."));
   }
   core::Advance(states.advanced, next_state->untyped_data());
   const core::Collective collective = {
       static_cast<core::Kind>(kind), static_cast<core::Reduction>(reduction), {group_size, orthogonal}, root};
 
-  // The last replica of a group to arrive, or a single one, gets its answer at once; the others by the future.
+  // The last replica of a group to arrive, or a single one, gets its result at once. The others get it by the future.
   ffi::Promise promise;
   ffi::Future future(promise);
   auto called = [promise](absl::Status status) mutable {
@@ -58,7 +59,8 @@ Answer Meet(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_state, f
   return future;
 }
 
-// Arguments: the order, if there is one, the state, and the values. Results: the next state, and those of the values.
+// Arguments: the order, if there is one, the state, and the values. Results: the next state, and the results of the
+// values.
 IPU_HANDLER("ipu_collective", Meet,
             BindStateAndValues()
                 .Attr<int64_t>("kind")

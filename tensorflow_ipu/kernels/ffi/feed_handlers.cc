@@ -19,18 +19,18 @@ namespace ffi = xla::ffi;
 
 // Infeed dequeue: copies the next element into the program's buffers, and advances the state.
 
-// The cache of a thread between calls.
+// A thread keeps it between calls.
 struct InfeedCalls {
   core::LookupCache<InfeedQueue> cache;
-  InfeedElement element;  // Returns its memory to the pump at the next call.
+  InfeedElement element;  // Its memory is returned to the pump at the next call.
 
-  // The queue of the pass under way; null if there is none.
+  // Returns the queue of the active pass, or null if there is none.
   InfeedQueue* Find(int64_t number) { return cache.Find(number, QueueOfInfeed); }
 };
 
 using Destinations = absl::InlinedVector<void*, 8>;
 
-// Collects the program's buffers in `to`. Returns false if the queue's elements do not fit them.
+// Collects the program's buffers in `to`. Returns false if the queue's elements have other sizes.
 bool Fit(const InfeedQueue& queue, const ffi::RemainingRets& tensors, Destinations* to) {
   if (queue.sizes().size() != tensors.size()) return false;
   for (const std::size_t size : queue.sizes()) {
@@ -41,7 +41,7 @@ bool Fit(const InfeedQueue& queue, const ffi::RemainingRets& tensors, Destinatio
   return true;
 }
 
-// Why there is no queue of this number.
+// Returns the error for a missing queue of this number.
 absl::Status Missing(int64_t number) {
   if (const std::shared_ptr<Infeed> infeed = Infeeds().Find(number)) return NotStarted(infeed->name());
   return absl::NotFoundError(
@@ -49,8 +49,8 @@ absl::Status Missing(int64_t number) {
       "queue (or iterator) as long as programs use it.");
 }
 
-// Has the queue copy the element when it comes. Waiting here would block a thread of XLA's pool, and perhaps the
-// replica that must run first.
+// Lets the queue copy the element when it arrives. Waiting here would block a thread of XLA's pool, perhaps one that a
+// replica needs that must run first.
 ffi::Future CopyLater(Destinations to, const core::ProgramState& at, InfeedQueue* queue) {
   ffi::Promise promise;
   ffi::Future future(promise);
@@ -59,7 +59,7 @@ ffi::Future CopyLater(Destinations to, const core::ProgramState& at, InfeedQueue
       [promise, to = std::move(to), sizes = queue->sizes()](absl::Status status, InfeedElement element) mutable {
         if (!status.ok()) return promise.SetError(ToError(std::move(status)));
         element.CopyTo(sizes, to.data());
-        element.Drop();  // Before the rest of the program, which may run in SetAvailable.
+        element.Drop();  // Drops it before the rest of the program, which may run in SetAvailable.
         promise.SetAvailable();
       });
   return future;
@@ -74,7 +74,7 @@ Answer Dequeue(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_state
   Destinations to;
   if (!Fit(*queue, tensors, &to)) {
     return ffi::Error::InvalidArgument(
-        "The program was traced for elements of other shapes or types than those of the infeed queue `" +
+        "The program was traced for elements with other shapes or types than those of the infeed queue `" +
         queue->name() + "`. Trace it with that queue.");
   }
   core::Advance(states.advanced, next_state->untyped_data());
@@ -86,7 +86,8 @@ Answer Dequeue(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_state
     calls.element.Drop();
     return ffi::Error::Success();
   }
-  const auto kept = calls.cache.object();  // Programs that run inside of this one look up others.
+  // Keeps the queue alive: programs that run within this one on this thread change the cache.
+  const auto kept = calls.cache.object();
   return CopyLater(std::move(to), at, kept.get());
 }
 
@@ -95,7 +96,7 @@ IPU_HANDLER("ipu_infeed_dequeue", Dequeue, BindStateAndValues());
 
 // Outfeed enqueue: copies the program's buffers into the queue, and advances the state.
 
-// The cache of a thread between calls.
+// A thread keeps it between calls.
 struct OutfeedCalls {
   core::LookupCache<core::Outfeed> cache;
   std::vector<core::Leaf> leaves;
@@ -114,7 +115,7 @@ ffi::Error Enqueue(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_s
     calls.leaves.push_back({leaf.untyped_data(), leaf.size_bytes()});
   }
   if (!calls.leaves.empty()) return ToError(outfeed->Append(at.replica, at.replicas, layout, calls.leaves));
-  outfeed->Declare(layout);  // The data are synthetic.
+  outfeed->Declare(layout);  // The data is synthetic.
   return ffi::Error::Success();
 }
 

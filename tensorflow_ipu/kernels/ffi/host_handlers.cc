@@ -44,7 +44,7 @@ HostBuffer BufferOf(const ffi::AnyBuffer& buffer) {
 }
 
 std::string Summary(const ffi::AnyBuffer& buffer, int64_t entries) {
-  // The enumerations have the same values.
+  // Both enumerations have the same values.
   const absl::StatusOr<tf::DataType> type =
       tf::EncodePrimitiveTypeAsDataType(static_cast<xla::PrimitiveType>(buffer.element_type()));
   if (!type.ok()) return "?";
@@ -78,25 +78,26 @@ ffi::Error Named(const absl::Status& status, std::string_view name) {
   return ToError(absl::Status(status.code(), absl::StrCat(name, ": ", status.message())));
 }
 
-// An error of the node that messages call `name`, with the lines that made it; see `LinesOf`.
+// Returns an error of `node`, which messages call `name`. It contains the lines of source that created the node; see
+// `LinesOf`.
 ffi::Error Failed(const absl::Status& status, std::string_view node, std::string_view name) {
   return Named(status, absl::StrCat(name, LinesOf(node, name)));
 }
 
-// The error of a call of what is no longer there.
-absl::Status Gone() {
+// Returns the error of a call whose function was deleted.
+absl::Status Deleted() {
   return absl::NotFoundError(
-      "it was deleted with the function that was traced. Keep the `tf.function` as long as its programs run.");
+      "it was deleted with the traced function. Keep the `tf.function` as long as its programs run.");
 }
 
-// Null where the table does not or no longer hold such rows; `status` says why.
+// Returns null, and sets `status`, if the table was deleted or has other rows.
 std::shared_ptr<EmbeddingTable> TableOf(const core::ProgramState& state, const ffi::AnyBuffer& rows,
                                         absl::Status* status) {
   std::shared_ptr<EmbeddingTable> table = EmbeddingTables().Find(state.number);
   if (table == nullptr) {
     *status = absl::NotFoundError("the embedding was deleted. Keep it as long as its programs run.");
   } else if (rows.dimensions().back() != table->width() || (rows.element_type() == ffi::F16) != table->half()) {
-    *status = absl::InvalidArgumentError("the rows are of another width or type than the embedding's.");
+    *status = absl::InvalidArgumentError("the rows have another width or type than the embedding's.");
     table = nullptr;
   }
   return table;
@@ -133,14 +134,14 @@ IPU_HANDLER("ipu_embedding_update", Update);
 
 const core::Counter host_function_calls("HostFunctionCalls"), user_operation_calls("UserOperationCalls");
 
-// Returns a future at once: the function may take long and wait for the user's code, and this is one of the few threads
+// Returns a future at once. The function may take long and wait for the user's code, and this thread is one of the few
 // on which programs compute.
 Answer CallHost(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_state, ffi::RemainingRets results,
                 ffi::Dictionary attributes) {
   const std::string_view node = TextOf(attributes, "node"), name = TextOf(attributes, "name");
   const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
   const std::shared_ptr<HostFunction> function = HostFunctions().Find(states.used.number);
-  if (function == nullptr) return Failed(Gone(), node, name);
+  if (function == nullptr) return Failed(Deleted(), node, name);
   host_function_calls.Add();
   core::Advance(states.advanced, next_state->untyped_data());
   absl::InlinedVector<HostBuffer, 4> passed;
@@ -162,17 +163,17 @@ Answer CallHost(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_stat
   return future;
 }
 
-// Arguments: the order, if there is one, the state, and what is passed.
+// Arguments: the order, if there is one, the state, and the function's arguments.
 IPU_HANDLER("ipu_host_call", CallHost, BindStateAndValues().Attrs());
 
-// Host kernels. The arguments of their calls are the kernel's inputs, followed by the slot of each input that is in a
-// stash buffer.
+// Host kernels. The arguments of a call are the kernel's inputs, followed by a slot for each input that is in a stash
+// buffer.
 
-// The state that XLA keeps for a call in a program.
+// The kernel that XLA stores for a call in a program.
 struct KernelOfCall {
   static ffi::TypeId id;
   std::shared_ptr<const HostKernel> kernel;
-  core::Counter calls;  // Of the calls of all kernels of its type.
+  core::Counter calls;  // Counts the calls of all kernels of this type.
 };
 ffi::TypeId KernelOfCall::id = {};
 
@@ -184,7 +185,7 @@ ffi::ErrorOr<std::unique_ptr<KernelOfCall>> Instantiate(ffi::Dictionary attribut
   return std::make_unique<KernelOfCall>(KernelOfCall{*std::move(kernel), calls});
 }
 
-// A slot of a stash buffer: without the first dimension.
+// Returns a slot of a stash buffer, whose dimensions lack the first one.
 ffi::ErrorOr<HostBuffer> InStash(const HostBuffer& stash, int32_t slot) {
   const int64_t depth = stash.dimensions.front();
   if (slot < 0 || slot >= depth) return ffi::Unexpected(NoSuchSlot(slot));
@@ -202,10 +203,10 @@ ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs a
   for (std::size_t i = 0; i < inputs; ++i) from.push_back(BufferOf(*arguments.get<ffi::AnyBuffer>(i)));
   for (std::size_t i = 0; i < in_stashes.size(); ++i) {
     HostBuffer& input = from[static_cast<std::size_t>(in_stashes[i])];
-    const ffi::ErrorOr<HostBuffer> there =
+    const ffi::ErrorOr<HostBuffer> in_slot =
         InStash(input, *arguments.get<ffi::Buffer<ffi::S32>>(inputs + i)->typed_data());
-    if (there.has_error()) return there.error();
-    input = *there;
+    if (in_slot.has_error()) return in_slot.error();
+    input = *in_slot;
   }
   for (std::size_t i = 0; i < results.size(); ++i) to.push_back(BufferOf(**results.get<ffi::AnyBuffer>(i)));
   const absl::Status done = call->kernel->Run(from, to, HostThreads::Of(threads.num_threads()));
@@ -232,13 +233,13 @@ ffi::Error Sum(ffi::ThreadPool threads, Floats left, Floats right, Floats center
 IPU_HANDLER("ipu_sum_of_products", Sum,
             ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Floats>().Arg<Floats>().Arg<Floats>().Ret<Floats>());
 
-// Runs the function on this thread and on the program's memory.
+// Runs the user's function on this thread, on the program's memory.
 ffi::Error CallUser(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_state, ffi::RemainingRets results,
                     ffi::Dictionary attributes) {
   const std::string_view called = TextOf(attributes, "called"), name = TextOf(attributes, "name");
   const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
   const std::shared_ptr<UserFunction> function = UserFunctions().Find(states.used.number);
-  if (function == nullptr) return Failed(Gone(), called, name);
+  if (function == nullptr) return Failed(Deleted(), called, name);
   if (core::interrupted) return Failed(absl::CancelledError("the run was interrupted."), called, name);
   user_operation_calls.Add();
   core::Advance(states.advanced, next_state->untyped_data());
@@ -258,7 +259,7 @@ ffi::Error CallUser(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_
   } catch (const std::exception& thrown) {
     return Failed(absl::UnknownError(absl::StrCat("it threw: ", thrown.what())), called, name);
   } catch (...) {
-    return Failed(absl::UnknownError("it threw what is no `std::exception`."), called, name);
+    return Failed(absl::UnknownError("it threw an object that is not a `std::exception`."), called, name);
   }
   return ffi::Error::Success();
 }

@@ -1,4 +1,4 @@
-// Handlers that pipelines use.
+// The handlers of pipelines.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -17,7 +17,7 @@ namespace ffi = xla::ffi;
 using Int32 = ffi::Buffer<ffi::S32>;
 using Integers = ffi::Span<const int64_t>;
 
-// The loop of a fence goes on once.
+// Ends the loop of a fence after one iteration, or skips it.
 ffi::Error Fence(Int32 token, ffi::ResultBuffer<ffi::PRED> goes, ffi::Result<Int32> passed, bool whether) {
   *goes->typed_data() = whether;
   *passed->typed_data() = *token.typed_data();
@@ -41,7 +41,7 @@ ffi::Error CheckMicroBatches(ffi::Buffer<ffi::S64> count, ffi::ResultBuffer<ffi:
 
 IPU_HANDLER("ipu_micro_batches", CheckMicroBatches);
 
-// XLA was told to alias results and operands. Where it did not, the operand is copied.
+// The call requests XLA to alias results and operands. If XLA does not, the operand is copied.
 ffi::Error JoinOrders(ffi::RemainingArgs states, ffi::RemainingRets joined) {
   for (std::size_t i = 0; i < states.size(); ++i) {
     const ffi::AnyBuffer state = *states.get<ffi::AnyBuffer>(i);
@@ -54,7 +54,7 @@ ffi::Error JoinOrders(ffi::RemainingArgs states, ffi::RemainingRets joined) {
 
 IPU_HANDLER("ipu_join_orders", JoinOrders, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 
-// The address of a slot of `bytes` bytes; null if the stash buffer has no such slot.
+// Returns the address of a slot of `bytes` bytes, or null if the stash buffer has no such slot.
 char* SlotAt(const ffi::AnyBuffer& stash, int32_t slot, std::size_t bytes) {
   const int64_t depth = stash.dimensions().front();
   if (slot < 0 || slot >= depth) return nullptr;
@@ -76,7 +76,7 @@ ffi::Error StashRead(ffi::AnyBuffer stash, Int32 slot, Int32 /*token*/, ffi::Res
   return ffi::Error::Success();
 }
 
-// XLA was told to alias the result and the stash buffer. Where it did not, the stash buffer is copied.
+// The call requests XLA to alias the result and the stash buffer. If XLA does not, the stash buffer is copied.
 ffi::Error StashWrite(ffi::ThreadPool threads, ffi::AnyBuffer stash, ffi::AnyBuffer value, Int32 slot, Int32 /*token*/,
                       ffi::Result<ffi::AnyBuffer> written) {
   char* const to = SlotAt(*written, *slot.typed_data(), value.size_bytes());
@@ -106,19 +106,19 @@ ffi::Error LoopIndices(Int32 base, Int32 count, ffi::RemainingRets results, Inte
                        Integers depths, Integers first, Integers second, Integers kinds) {
   const int64_t begin = *base.typed_data();
   const int64_t end = *count.typed_data();
-  const auto there = [begin, end](int64_t of) { return begin + of >= 0 && begin + of < end; };
+  const auto exists = [begin, end](int64_t offset) { return begin + offset >= 0 && begin + offset < end; };
   std::size_t result = 0;
-  const auto give = [&results, &result](int64_t value) {
+  const auto add_result = [&results, &result](int64_t value) {
     *(*results.get<Int32>(result++))->typed_data() = static_cast<int32_t>(value);
   };
-  for (const int64_t of : number_of) give(begin + of);
+  for (const int64_t offset : number_of) add_result(begin + offset);
   for (std::size_t i = 0; i < slot_of.size(); ++i) {
     const int64_t slot = (begin + slot_of[i]) % depths[i];
-    give(slot < 0 ? slot + depths[i] : slot);
+    add_result(slot < 0 ? slot + depths[i] : slot);
   }
   for (std::size_t i = 0; i < first.size(); ++i) {
     *(*results.get<ffi::Buffer<ffi::PRED>>(result++))->typed_data() =
-        there(first[i]) && (kinds[i] == kFirst || there(second[i]) == (kinds[i] == kBoth));
+        exists(first[i]) && (kinds[i] == kFirst || exists(second[i]) == (kinds[i] == kBoth));
   }
   return ffi::Error::Success();
 }

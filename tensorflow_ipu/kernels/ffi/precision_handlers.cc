@@ -23,7 +23,8 @@ void Write(uint64_t key, Word first, Word second) {
   second->typed_data()[0] = static_cast<uint32_t>(key);
 }
 
-// The attributes are for the compiler. TensorFlow 2.20 refuses a call with attributes if a handler has none.
+// The attributes are only read by the compiler. TensorFlow 2.20 rejects a call with attributes if its handler binds
+// none.
 ffi::Error Begin(StateBuffer state, ffi::Result<StateBuffer> next_state, Word first, Word second, Word shared_first,
                  Word shared_second, ffi::Dictionary) {
   const core::ProgramState at = core::StateAt(state.untyped_data());
@@ -44,7 +45,7 @@ core::Numbers NumbersOf(const ffi::AnyBuffer& buffer) {
   return {buffer.untyped_data(), buffer.element_type() == ffi::F16, buffer.dimensions().size() == 0};
 }
 
-// The arguments are one operand or two, and the key.
+// The arguments are one or two operands, and the key.
 ffi::Error Round(ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::Result<ffi::AnyBuffer> rounded,
                  int64_t site, int64_t to, int64_t operation) {
   const std::size_t operands = arguments.size() - 2;
@@ -57,7 +58,7 @@ ffi::Error Round(ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::Res
                                              operand(0),
                                              operands > 1 ? operand(1) : core::Numbers(),
                                              NumbersOf(*rounded)};
-  constexpr double kCycles = 0.7;  // With AVX-512.
+  constexpr double kCycles = 0.7;  // Measured with AVX-512.
   HostThreads::Of(threads.num_threads())
       .DivideRange(static_cast<int64_t>(rounded->element_count()), kCycles,
                    [&](int64_t begin, int64_t end) { rounding.Compute(begin, end); });
@@ -73,7 +74,8 @@ IPU_HANDLER("ipu_half_round", Round,
                 .Attr<int64_t>("to")
                 .Attr<int64_t>("operation"));
 
-// The arguments are whether to restore, the values of before, whose memory XLA gives the results, and the new ones.
+// The arguments are the condition under which nothing is restored, the previous values and the new values. XLA stores
+// the results in the memory of the previous values.
 ffi::Error Restore(ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::RemainingRets results) {
   if (arguments.get<ffi::Buffer<ffi::PRED>>(0)->typed_data()[0]) return ffi::Error::Success();
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -86,23 +88,23 @@ ffi::Error Restore(ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::R
 
 IPU_HANDLER("ipu_half_restore", Restore, ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets());
 
-// XLA gives the result the memory of the operand.
+// XLA stores the result in the memory of the operand.
 ffi::Error Share(ffi::AnyBuffer, ffi::Result<ffi::AnyBuffer>) { return ffi::Error::Success(); }
 
 IPU_HANDLER("ipu_half_shared", Share);
 
-// The arguments behind the operands are the key of roundings at random, if there are any.
+// The key of stochastic rounding, if any, follows the operands.
 ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right, ffi::RemainingArgs key,
                     ffi::ResultBuffer<ffi::F32> result, ffi::Span<const int64_t> geometry, bool half,
                     int64_t overflow) {
-  uint32_t words[2] = {};
-  for (std::size_t i = 0; i < key.size(); ++i) words[i] = key.get<KeyWord>(i)->typed_data()[0];
+  uint32_t key_words[2] = {};
+  for (std::size_t i = 0; i < key.size(); ++i) key_words[i] = key.get<KeyWord>(i)->typed_data()[0];
   core::BlockedProducts product = core::BlockedProducts::FromNumbers(geometry.begin());
   product.partials = half ? core::Partials::kHalf : core::Partials::kFloat;
   product.overflow = static_cast<core::Overflow>(overflow);
   product.operands = left.element_type() == ffi::F16 ? core::Element::kHalf : core::Element::kFloat;
   product.result = core::Element::kFloat;
-  product.key = key.size() > 0 ? words : nullptr;
+  product.key = key.size() > 0 ? key_words : nullptr;
   const auto cycles = static_cast<double>(product.CyclesOfPart());
   HostThreads::Of(threads.num_threads()).DivideRange(product.Parts(), cycles, [&](int64_t first, int64_t last) {
     product.Compute(left.untyped_data(), right.untyped_data(), result->untyped_data(), first, last);

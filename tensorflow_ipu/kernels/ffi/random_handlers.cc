@@ -22,7 +22,7 @@ ffi::Error DrawSeed(StateBuffer state, ffi::Result<StateBuffer> next_state, ffi:
   return ffi::Error::Success();
 }
 
-ffi::Error TellStream(StateBuffer state, ffi::Result<StateBuffer> next_state, ffi::ResultBuffer<ffi::S64> stream) {
+ffi::Error ReadStream(StateBuffer state, ffi::Result<StateBuffer> next_state, ffi::ResultBuffer<ffi::S64> stream) {
   const core::ProgramState at = core::StateAt(state.untyped_data());
   const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
   if (streams == nullptr) return ToError(RandomStreamsGone());
@@ -32,7 +32,7 @@ ffi::Error TellStream(StateBuffer state, ffi::Result<StateBuffer> next_state, ff
 }
 
 IPU_HANDLER("ipu_random_seed", DrawSeed);
-IPU_HANDLER("ipu_random_stream", TellStream);
+IPU_HANDLER("ipu_random_stream", ReadStream);
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -18,26 +18,26 @@ namespace tf = tensorflow;
 
 namespace {
 
-// The idea: a register holds 16 channels of a place of the result. A tile of 7 to 16 places is summed in registers,
-// over all channels and places of the filter, and is written once. An element of the images is loaded once for the
-// columns of the filter. A step of a tile is:
+// Each register holds 16 channels of one place of the result. The sums of a tile of 7 to 16 places stay in registers
+// over all channels and places of the filter, and each result is written once. An element of the images is loaded once
+// for all columns of the filter. One step of a tile is:
 //
 //   v = image[row][place][channel], in all lanes
 //   tile[place]     += v * filter[row][0][channel][16 channels]
 //   tile[place - 1] += v * filter[row][1][channel][16 channels]
 //   tile[place - 2] += v * filter[row][2][channel][16 channels]
 //
-// So 1.1 loads come with 3 products, and two cores of 4 GHz compute 500 GFLOPS, which is 0.95 of what they can.
+// So 3 products need 1.1 loads. Two cores of 4 GHz compute 500 GFLOPS, which is 0.95 of their peak.
 
 #define IPU_LANES __attribute__((target("avx512f")))
 #define IPU_UNROLL _Pragma("GCC unroll 32")
 
 constexpr int kLanes = 16, kColumns = 3, kDepth = 8;
-constexpr std::size_t kMostFilter = 1 << 20;       // Bytes that stay in a second-level cache.
-constexpr int64_t kUnitsOfThread = 4;              // Units of work, if there are so many rows.
-constexpr int64_t kFilterRow = kColumns * kLanes;  // Of one channel of the images.
+constexpr std::size_t kMostFilter = 1 << 20;       // In bytes. Such a filter stays in a second-level cache.
+constexpr int64_t kUnitsOfThread = 4;              // Units of work per thread, if there are enough rows.
+constexpr int64_t kFilterRow = kColumns * kLanes;  // The size of one channel of the images.
 
-// Memory that is not initialized.
+// Allocates memory without initializing it.
 std::unique_ptr<float[]> Scratch(int64_t count) {
   return std::unique_ptr<float[]>(new float[static_cast<std::size_t>(count)]);
 }
@@ -49,16 +49,17 @@ struct Images {
   int64_t blocks() const { return (channels + kLanes - 1) / kLanes; }
 };
 
-// Copies rows of an image to [block][row][column][16 channels], with zeros around it: `left` columns before the first,
-// and as many after the last as make `width`. Rows below 0, and those after the last, are zeros.
+// Copies rows of an image to [block][row][column][16 channels] and pads them with zeros. `left` columns of zeros
+// precede the first column, and zeros fill each row to `width` columns. Rows before the first and after the last one
+// are zeros.
 IPU_LANES void CopyPadded(const float* image, const Images& images, int64_t first, int64_t rows, int64_t left,
                           int64_t width, float* to) {
-  const auto zeros = [](float* at, int64_t columns) {
-    std::memset(at, 0, static_cast<std::size_t>(columns * kLanes) * sizeof(float));
+  const auto zeros = [](float* begin, int64_t columns) {
+    std::memset(begin, 0, static_cast<std::size_t>(columns * kLanes) * sizeof(float));
   };
   for (int64_t block = 0; block < images.blocks(); ++block) {
-    const auto rest = static_cast<int>(std::min<int64_t>(kLanes, images.channels - block * kLanes));
-    const auto lanes = static_cast<__mmask16>((1u << rest) - 1);
+    const auto count = static_cast<int>(std::min<int64_t>(kLanes, images.channels - block * kLanes));
+    const auto lanes = static_cast<__mmask16>((1u << count) - 1);
     for (int64_t row = first; row < first + rows; ++row, to += width * kLanes) {
       if (row < 0 || row >= images.rows) {
         zeros(to, width);
@@ -74,26 +75,28 @@ IPU_LANES void CopyPadded(const float* image, const Images& images, int64_t firs
   }
 }
 
-// What a tile of `R` rows and `P` columns reads and writes.
+// The input and output of a tile of `R` rows and `P` columns.
 struct Tile {
   int64_t row, block;  // Distances in the image.
   int64_t channels;
-  int64_t tap, filters;  // Distances of the rows of the filter, and of its blocks.
+  int64_t tap, filters;  // Distances between rows of the filter, and between its blocks.
   int64_t out_row, out_column;
-  const float* image = nullptr;   // Padded, at the first row of the filter.
+  const float* image = nullptr;   // Padded; at the first row of the filter.
   const float* filter = nullptr;  // [block][row][channel][column][16 channels]
   float* out = nullptr;
-  int64_t taps = 0;  // How many rows of the filter count.
+  int64_t taps = 0;  // The number of the filter's rows that are used.
 };
 
-// `S` is the stride of the filter, and `D` the distance of the images' columns, between which are zeros.
+// Computes a tile. `S` is the filter's stride. `D` is the distance between columns of the images; the columns in
+// between are zeros.
 template <int R, int P, int S, int D>
 IPU_LANES __attribute__((noinline)) void Compute(const Tile& tile) {
   __m512 sums[R][P];
   IPU_UNROLL for (int r = 0; r < R; ++r) { IPU_UNROLL for (int p = 0; p < P; ++p) sums[r][p] = _mm512_setzero_ps(); }
   const float *image = tile.image, *filters = tile.filter;
-  for (int64_t left = tile.channels; left > 0; left -= kLanes, image += tile.block, filters += tile.filters) {
-    const int64_t channels = std::min<int64_t>(left, kLanes);
+  for (int64_t remaining = tile.channels; remaining > 0;
+       remaining -= kLanes, image += tile.block, filters += tile.filters) {
+    const int64_t channels = std::min<int64_t>(remaining, kLanes);
     for (int64_t tap = 0; tap < tile.taps; ++tap) {
       const float *x = image + tap * tile.row, *filter = filters + tap * tile.tap;
       for (int64_t channel = 0; channel < channels; ++channel, ++x, filter += kFilterRow) {
@@ -125,7 +128,8 @@ struct Kernel {
   void (*compute)(const Tile&);
 };
 
-// Few places of one row would wait for their own sums, so a tile has two rows, except where every other row is zeros.
+// With few places in one row, each sum would wait for its previous addition. So a tile has two rows, unless every other
+// row is zeros.
 template <int D>
 constexpr int kRows = D == 1 ? 2 : 1;
 
@@ -135,8 +139,8 @@ constexpr Kernel kKernels[] = {{1, 16, Compute<1, 16, S, D>},
                                {kRows<D>, 8, Compute<kRows<D>, 8, S, D>},
                                {kRows<D>, 7, Compute<kRows<D>, 7, S, D>}};
 
-// The kernel that computes the fewest places twice, as tiles overlap where they have to; null if none fits, or if it
-// would be slower than oneDNN's.
+// Returns the kernel that computes the fewest places twice; tiles overlap if the places are no multiple of their size.
+// Returns null if none fits, or if it would be slower than oneDNN's.
 const Kernel* KernelFor(int64_t rows, int64_t columns, int64_t stride, int64_t gap) {
   const Kernel* best = nullptr;
   int64_t fewest = columns + columns / 16 + 1;
@@ -149,29 +153,31 @@ const Kernel* KernelFor(int64_t rows, int64_t columns, int64_t stride, int64_t g
   return best;
 }
 
-// A convolution of `in` by a filter [rows, 3, in, out]. `turned`: of gradients by the filter turned around.
+// A convolution of `in` by a filter [rows, 3, in, out]. `turned`: a convolution of gradients by the filter rotated by
+// 180 degrees.
 struct Pass {
   Images in, out;
   int64_t filter_rows;
   int64_t stride, gap;  // One of them is 1.
-  int64_t top, left;    // Padding before the images, of which `gap` zeros are one row.
+  int64_t top, left;    // Padding before the images. With gaps, `gap` zeros count as one row.
   bool turned;
 };
 
 int64_t Floor(int64_t value, int64_t by) { return value >= 0 ? value / by : -((by - 1 - value) / by); }
 
-// Writes [out block][in block][row][channel][column][16 channels].
+// Writes the filter as [out block][in block][row][channel][column][16 channels].
 void PackFilter(const float* filter, const Pass& pass, float* to) {
   const int64_t in = pass.in.channels, out = pass.out.channels, taps = pass.filter_rows * kColumns;
-  const int64_t of_in = pass.turned ? 1 : out, of_out = pass.turned ? in : 1;  // Distances of channels.
+  // Distances between channels.
+  const int64_t in_distance = pass.turned ? 1 : out, out_distance = pass.turned ? in : 1;
   for (int64_t block = 0; block < out; block += kLanes) {
     for (int64_t first = 0; first < in; first += kLanes) {
       for (int64_t row = 0; row < taps; row += kColumns) {
         for (int64_t channel = first; channel < std::min<int64_t>(first + kLanes, in); ++channel) {
           for (int64_t tap = row; tap < row + kColumns; ++tap, to += kLanes) {
             const int64_t place = pass.turned ? taps - 1 - tap : tap;
-            const float* const from = filter + place * in * out + channel * of_in + block * of_out;
-            for (int64_t lane = 0; lane < kLanes; ++lane) to[lane] = from[lane * of_out];
+            const float* const from = filter + place * in * out + channel * in_distance + block * out_distance;
+            for (int64_t lane = 0; lane < kLanes; ++lane) to[lane] = from[lane * out_distance];
           }
         }
       }
@@ -191,8 +197,9 @@ void ComputeBand(const Pass& pass, const Kernel& kernel, const float* images, co
   for (int64_t channel = 0; channel < channels; channel += kLanes) {
     for (int64_t row = first; row < last; row += kernel.rows) {
       const int64_t y = std::min(row, last - kernel.rows);
-      const int64_t high = y * pass.stride - pass.top;  // The images' row at the filter's first, with gaps.
-      const int64_t skipped = ((-high) % pass.gap + pass.gap) % pass.gap;  // Rows of the filter in the gap.
+      // The row of the images, including gaps, at the filter's first row.
+      const int64_t high = y * pass.stride - pass.top;
+      const int64_t skipped = ((-high) % pass.gap + pass.gap) % pass.gap;  // Rows of the filter that are in the gap.
       tile.taps = (pass.filter_rows - skipped + pass.gap - 1) / pass.gap;
       tile.filter = filter + channel * pass.filter_rows * pass.in.channels * kColumns + skipped * tap_size;
       for (int64_t column = 0; column < columns; column += kernel.columns) {
@@ -205,7 +212,8 @@ void ComputeBand(const Pass& pass, const Kernel& kernel, const float* images, co
   }
 }
 
-// How many bands of at least 8 rows an image is divided into, so that a padded one stays in a second-level cache.
+// Returns the number of bands of at least 8 rows into which an image is divided, so that a padded band stays in a
+// second-level cache.
 int64_t BandsOf(int64_t rows, int64_t vectors, int64_t least) {
   constexpr int64_t kRowsOfBand = 8, kVectorsOfBand = 4 << 10;  // 256 KiB.
   return std::clamp<int64_t>(std::max(vectors / kVectorsOfBand, least), 1, std::max<int64_t>(rows / kRowsOfBand, 1));
@@ -223,7 +231,7 @@ bool Convolve(const Pass& pass, const float* images, const float* filter, float*
                                  ((pass.out.columns - 1) * pass.stride + kColumns - 1) / pass.gap + 1);
   const int64_t bands =
       BandsOf(rows, pass.in.blocks() * pass.in.rows * width, kUnitsOfThread * threads.count() / pass.in.count);
-  const int64_t padded_rows = (rows / bands + 1) * pass.stride + pass.filter_rows;  // At most so many of a band.
+  const int64_t padded_rows = (rows / bands + 1) * pass.stride + pass.filter_rows;  // The maximum over the bands.
   threads.Divide(pass.in.count * bands, [&](int64_t unit) {
     const auto padded = Scratch(pass.in.blocks() * padded_rows * width * kLanes);
     const int64_t image = unit / bands, band = unit % bands;
@@ -233,14 +241,15 @@ bool Convolve(const Pass& pass, const float* images, const float* filter, float*
   return true;
 }
 
-// The gradient of 8 channels of the images by 16 of the output, for one row of the filter: sums of `rows` rows.
+// The gradient of the filter between 8 channels of the images and 16 channels of the output, for one row of the filter.
+// It is a sum over `rows` rows.
 struct GradientTile {
   const float* images;
-  int64_t row, column;    // Distances there.
+  int64_t row, column;    // Distances between rows and columns of the images.
   const float* upstream;  // Padded.
   int64_t upstream_row;
   int64_t rows, columns;
-  float* sums;  // [column][channel][16 channels], to which this adds.
+  float* sums;  // [column][channel][16 channels]. The gradient is added to them.
   int64_t sums_column, sums_channel;
 };
 
@@ -254,13 +263,13 @@ IPU_LANES __attribute__((noinline)) void AddGradient(const GradientTile& tile) {
   for (int64_t row = 0; row < tile.rows; ++row) {
     const float *image = tile.images + row * tile.row, *upstream = tile.upstream + row * tile.upstream_row;
     for (int64_t column = 0; column < tile.columns; column += S, upstream += kLanes) {
-      __m512 by[kBefore + 1];
-      IPU_UNROLL for (int i = 0; i <= kBefore; ++i) by[i] = _mm512_loadu_ps(upstream + (kBefore - i) * kLanes);
+      __m512 gradients[kBefore + 1];
+      IPU_UNROLL for (int i = 0; i <= kBefore; ++i) gradients[i] = _mm512_loadu_ps(upstream + (kBefore - i) * kLanes);
       IPU_UNROLL for (int s = 0; s < S; ++s, image += tile.column) {
         IPU_UNROLL for (int c = 0; c < kDepth; ++c) {
           const __m512 value = _mm512_set1_ps(image[c]);
           IPU_UNROLL for (int k = s; k < kColumns; k += S) {
-            sums[k][c] = _mm512_fmadd_ps(value, by[(k - s) / S], sums[k][c]);
+            sums[k][c] = _mm512_fmadd_ps(value, gradients[(k - s) / S], sums[k][c]);
           }
         }
       }
@@ -334,11 +343,11 @@ Images ImagesOf(const HostBuffer& buffer) {
 }  // namespace
 
 std::unique_ptr<const DirectConvolution> DirectConvolution::Of(const tf::NodeDef& node) {
-  DirectConvolution made;
+  DirectConvolution convolution;
   if (node.op() == "Conv2DBackpropInput") {
-    made.role_ = Role::kOfInput;
+    convolution.role_ = Role::kOfInput;
   } else if (node.op() == "Conv2DBackpropFilter") {
-    made.role_ = Role::kOfFilter;
+    convolution.role_ = Role::kOfFilter;
   } else if (node.op() != "Conv2D") {
     return nullptr;
   }
@@ -352,11 +361,11 @@ std::unique_ptr<const DirectConvolution> DirectConvolution::Of(const tf::NodeDef
       strides.size() != 4 || strides[1] != strides[2] || strides[1] > 2) {
     return nullptr;
   }
-  made.stride_ = strides[1];
-  made.same_ = padding == "SAME";
-  tf::TryGetNodeAttr(node, "explicit_paddings", &made.paddings_);
-  made.paddings_.resize(8);
-  return std::make_unique<const DirectConvolution>(made);
+  convolution.stride_ = strides[1];
+  convolution.same_ = padding == "SAME";
+  tf::TryGetNodeAttr(node, "explicit_paddings", &convolution.paddings_);
+  convolution.paddings_.resize(8);
+  return std::make_unique<const DirectConvolution>(convolution);
 }
 
 bool DirectConvolution::Compute(absl::Span<const HostBuffer> arguments, absl::Span<const HostBuffer> results,

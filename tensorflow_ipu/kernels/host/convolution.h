@@ -12,14 +12,14 @@
 
 namespace tensorflow_ipu {
 
-// Computes a `Conv2D`, or a gradient of one, on the memory of the program. oneDNN first rewrites images and filters in
-// layouts of its own, and takes 1.5 to 2.5 times as long for up to some hundred channels. Thread-safe.
+// Computes a `Conv2D`, or one of its gradients, on the memory of the program. oneDNN first copies images and filters
+// into other layouts, and takes 1.5 to 2.5 times as long for up to a few hundred channels. Thread-safe.
 class DirectConvolution {
  public:
-  // Null if the node is none that this computes on this processor.
+  // Returns null if this class does not support the node on this processor.
   static std::unique_ptr<const DirectConvolution> Of(const tensorflow::NodeDef& node);
 
-  // Returns false, without results, for sizes that others compute as fast.
+  // Returns false, without results, for sizes at which TensorFlow's kernels are as fast.
   bool Compute(absl::Span<const HostBuffer> arguments, absl::Span<const HostBuffer> results,
                const HostThreads& threads) const;
 

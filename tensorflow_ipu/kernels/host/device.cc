@@ -14,7 +14,7 @@ namespace tf = tensorflow;
 
 namespace {
 
-// The bits of an allocation's attributes that TensorFlow leaves to devices.
+// The bits of an allocation's attributes that TensorFlow leaves to devices begin at this one.
 constexpr int kDeviceBits = 24;
 
 }  // namespace
@@ -59,30 +59,30 @@ tf::Allocator* KernelDevice::GetAllocator(tf::AllocatorAttributes attributes) {
 
 const tf::DeviceAttributes& KernelDevice::attributes() const {
   static const auto* const attributes = [] {
-    auto* const made = new tf::DeviceAttributes();
-    made->set_name("/job:localhost/replica:0/task:0/device:CPU:0");
-    made->set_device_type(tf::DEVICE_CPU);
-    return made;
+    auto* const host = new tf::DeviceAttributes();
+    host->set_name("/job:localhost/replica:0/task:0/device:CPU:0");
+    host->set_device_type(tf::DEVICE_CPU);
+    return host;
   }();
   return *attributes;
 }
 
 const tf::DeviceNameUtils::ParsedName& KernelDevice::parsed_name() const {
   static const auto* const parsed = [this] {
-    auto* const made = new tf::DeviceNameUtils::ParsedName();
-    tf::DeviceNameUtils::ParseFullName(name(), made);
-    return made;
+    auto* const parts = new tf::DeviceNameUtils::ParsedName();
+    tf::DeviceNameUtils::ParseFullName(name(), parts);
+    return parts;
   }();
   return *parsed;
 }
 
 absl::Status KernelDevice::MakeTensorFromProto(const tf::TensorProto& proto, tf::AllocatorAttributes attributes,
                                                tf::Tensor* tensor) {
-  tf::Tensor made(proto.dtype());
-  if (!made.FromProto(GetAllocator(attributes), proto)) {
+  tf::Tensor constant(proto.dtype());
+  if (!constant.FromProto(GetAllocator(attributes), proto)) {
     return absl::InvalidArgumentError("A constant of the node is malformed.");
   }
-  *tensor = std::move(made);
+  *tensor = std::move(constant);
   return absl::OkStatus();
 }
 
@@ -99,7 +99,7 @@ absl::StatusOr<Tensors> Call(tf::OpKernel* kernel, absl::Span<const tf::Tensor> 
                              std::size_t lent) {
   absl::InlinedVector<tf::TensorValue, 4> values;
   values.reserve(inputs.size());
-  // A kernel reuses an input that owns its memory alone, which a program's does not.
+  // A kernel may reuse an input whose memory it owns exclusively. It does not own a program's memory.
   for (const tf::Tensor& input : inputs) values.emplace_back(const_cast<tf::Tensor*>(&input));
   const absl::InlinedVector<tf::AllocatorAttributes, 4> input_attributes(inputs.size());
   absl::InlinedVector<tf::AllocatorAttributes, 4> output_attributes(kernel->num_outputs());
@@ -118,7 +118,7 @@ absl::StatusOr<Tensors> Call(tf::OpKernel* kernel, absl::Span<const tf::Tensor> 
   Tensors results;
   for (int i = 0; i < kernel->num_outputs(); ++i) {
     const tf::Tensor* const result = context.mutable_output(i);
-    if (result == nullptr) return absl::InternalError(absl::StrCat("It gave no output ", i, "."));
+    if (result == nullptr) return absl::InternalError(absl::StrCat("The kernel returned no output ", i, "."));
     results.push_back(*result);
   }
   return results;

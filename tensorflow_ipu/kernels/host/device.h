@@ -1,4 +1,4 @@
-// The device on which host kernels run, and a call of a kernel.
+// The device on which host kernels run, and a function that calls a kernel.
 #pragma once
 
 #include <atomic>
@@ -21,10 +21,11 @@
 
 namespace tensorflow_ipu {
 
-// Gives its memory to the first allocation of that size, and TensorFlow's memory to others. Thread-safe, but for Lend.
+// Returns its memory for the first allocation of that size, and TensorFlow's memory for all others. Thread-safe, except
+// for Lend.
 class LentMemory : public tensorflow::Allocator {
  public:
-  // The memory lent before is free by then.
+  // The caller makes sure that the memory lent before is free.
   void Lend(void* data, std::size_t bytes);
 
   std::string Name() override { return "ipu_program"; }
@@ -37,7 +38,7 @@ class LentMemory : public tensorflow::Allocator {
   std::atomic<bool> free_{false};
 };
 
-// Serves one call at a time, from several threads of its kernel.
+// Runs one call at a time, which may use several threads.
 class KernelDevice : public tensorflow::DeviceBase {
  public:
   KernelDevice();
@@ -46,7 +47,7 @@ class KernelDevice : public tensorflow::DeviceBase {
 
   void Begin(const HostThreads& threads) { threads_ = &threads; }
 
-  // The next tensor that is allocated with `OfResult(result)` uses this memory.
+  // Lends memory for the next tensor that is allocated with `OfResult(result)`.
   void Lend(std::size_t result, void* data, std::size_t bytes);
   static tensorflow::AllocatorAttributes OfResult(std::size_t result);
 
@@ -68,10 +69,10 @@ class KernelDevice : public tensorflow::DeviceBase {
 
 using Tensors = absl::InlinedVector<tensorflow::Tensor, 4>;
 
-// The node has all of its attributes.
+// `node` must have values for all attributes of its op.
 absl::StatusOr<std::unique_ptr<tensorflow::OpKernel>> CreateKernel(const tensorflow::NodeDef& node);
 
-// The first `lent` results use memory that was lent to the device.
+// Runs a kernel. The first `lent` results use memory that was lent to the device.
 absl::StatusOr<Tensors> Call(tensorflow::OpKernel* kernel, absl::Span<const tensorflow::Tensor> inputs,
                              KernelDevice* device, std::size_t lent);
 

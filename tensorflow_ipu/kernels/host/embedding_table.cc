@@ -41,7 +41,7 @@ absl::Status EmbeddingTable::Update(const int32_t* indices, int64_t count, const
   absl::Status status = Check(indices, count);
   if (!status.ok()) return status;
   updates.Add();
-  rows_updated.Add(count);  // As given: with accumulation they change the table later.
+  rows_updated.Add(count);  // Counts the rows passed in. With accumulation, the table changes later.
   if (how.batches <= 1) {
     for (int64_t i = 0; i < count; ++i) {
       if (half_) {
@@ -52,12 +52,12 @@ absl::Status EmbeddingTable::Update(const int32_t* indices, int64_t count, const
     }
     return absl::OkStatus();
   }
-  std::shared_ptr<Accumulated> accumulated;  // Held, since closing the table drops it.
+  std::shared_ptr<Accumulated> accumulated;  // Kept alive here, since closing the table drops it.
   {
     const absl::MutexLock lock(&mutex_);
-    std::shared_ptr<Accumulated>& found = accumulated_[{how.replica, how.site}];
-    if (found == nullptr) found = std::make_shared<Accumulated>();
-    accumulated = found;
+    std::shared_ptr<Accumulated>& entry = accumulated_[{how.replica, how.site}];
+    if (entry == nullptr) entry = std::make_shared<Accumulated>();
+    accumulated = entry;
   }
   const absl::MutexLock adding(&accumulated->mutex);
   for (int64_t i = 0; i < count; ++i) {
@@ -80,23 +80,23 @@ absl::Status EmbeddingTable::Check(const int32_t* indices, int64_t count) const 
   }
   for (int64_t i = 0; i < count; ++i) {
     if (indices[i] < 0 || indices[i] >= rows_) {
-      return absl::OutOfRangeError("row " + std::to_string(indices[i]) + " is none of the embedding's " +
-                                   std::to_string(rows_) + ": leave `clip_indices` of `lookup` as it is.");
+      return absl::OutOfRangeError("row " + std::to_string(indices[i]) + " is not one of the embedding's " +
+                                   std::to_string(rows_) + " rows: do not disable `clip_indices` of `lookup`.");
     }
   }
   return absl::OkStatus();
 }
 
 void EmbeddingTable::Descend(int32_t row, const float* gradient, float learning_rate) {
-  char* const at = data_ + row * Bytes();
+  char* const begin = data_ + row * Bytes();
   const absl::MutexLock lock(&LockOf(row));
   if (half_) {
-    auto* const values = reinterpret_cast<Eigen::half*>(at);
+    auto* const values = reinterpret_cast<Eigen::half*>(begin);
     for (int64_t j = 0; j < width_; ++j) {
       values[j] = Eigen::half(static_cast<float>(values[j]) - learning_rate * gradient[j]);
     }
   } else {
-    auto* const values = reinterpret_cast<float*>(at);
+    auto* const values = reinterpret_cast<float*>(begin);
     for (int64_t j = 0; j < width_; ++j) values[j] -= learning_rate * gradient[j];
   }
 }
@@ -104,9 +104,9 @@ void EmbeddingTable::Descend(int32_t row, const float* gradient, float learning_
 std::vector<float> EmbeddingTable::Wide(const void* gradients, int64_t row) const {
   std::vector<float> wide(static_cast<std::size_t>(width_));
   for (int64_t j = 0; j < width_; ++j) {
-    const int64_t at = row * width_ + j;
-    wide[static_cast<std::size_t>(j)] = half_ ? static_cast<float>(static_cast<const Eigen::half*>(gradients)[at])
-                                              : static_cast<const float*>(gradients)[at];
+    const int64_t index = row * width_ + j;
+    wide[static_cast<std::size_t>(j)] = half_ ? static_cast<float>(static_cast<const Eigen::half*>(gradients)[index])
+                                              : static_cast<const float*>(gradients)[index];
   }
   return wide;
 }

@@ -1,4 +1,4 @@
-// Embedding tables on the host, in which programs look up and update rows.
+// Embedding tables on the host. Programs look up and update their rows.
 #pragma once
 
 #include <array>
@@ -19,12 +19,13 @@ namespace tensorflow_ipu {
 
 struct EmbeddingUpdate {
   float learning_rate;
-  int64_t batches;  // Mini-batches per update of a replica.
-  int64_t site;     // The lookup that the gradients are of.
+  int64_t batches;  // The number of mini-batches of a replica per update.
+  int64_t site;     // Identifies the lookup whose gradients these are.
   int64_t replica;
 };
 
-// The memory belongs to whoever opened the table, and is theirs between runs. Thread-safe: several rows share a lock.
+// A table in memory that the caller of `ipu_embedding_new` owns, and may access between runs. Thread-safe: several rows
+// share a lock.
 class EmbeddingTable {
  public:
   EmbeddingTable(void* data, int64_t rows, int64_t width, bool half)
@@ -33,7 +34,7 @@ class EmbeddingTable {
   int64_t width() const { return width_; }
   bool half() const { return half_; }
 
-  // Programs can use an open table. Closing it drops accumulated gradients.
+  // Opens the table for programs, or closes it and drops the accumulated gradients.
   void SetOpen(bool open);
 
   absl::Status Lookup(const int32_t* indices, int64_t count, void* values);
@@ -42,7 +43,7 @@ class EmbeddingTable {
   absl::Status Update(const int32_t* indices, int64_t count, const void* gradients, const EmbeddingUpdate& how);
 
  private:
-  // The sums of one lookup on one replica. Lookups of several devices may share a number.
+  // The sums for one lookup on one replica. Lookups of several devices may have the same number.
   struct Accumulated {
     absl::Mutex mutex;
     int64_t batches ABSL_GUARDED_BY(mutex) = 0;

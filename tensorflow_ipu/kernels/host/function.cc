@@ -27,9 +27,9 @@ absl::Status CopyResults(absl::Span<const tf::Tensor> given, absl::Span<const Ho
   for (std::size_t i = 0; i < results.size(); ++i) {
     const HostResult& to = results[i];
     if (given[i].shape() != to.shape || given[i].TotalBytes() != to.bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("A tensor that goes back to the program has the shape ", given[i].shape().DebugString(),
-                       ", where the program was compiled for ", to.shape.DebugString(), "."));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "A tensor that the function returns to the program has the shape ", given[i].shape().DebugString(),
+          ", but the program was compiled for ", to.shape.DebugString(), "."));
     }
     if (to.bytes > 0) std::memcpy(to.data, given[i].data(), to.bytes);
   }
@@ -38,7 +38,7 @@ absl::Status CopyResults(absl::Span<const tf::Tensor> given, absl::Span<const Ho
 
 thread_local int64_t device_of_thread = -1;
 
-// While it lives, a program on `device` waits for the work of this thread.
+// While it exists, a program on `device` waits for the work of this thread.
 class WorkFor {
  public:
   explicit WorkFor(int64_t device) : before_(std::exchange(device_of_thread, device)) {}
@@ -61,7 +61,7 @@ struct Step {
         }) {}
 
   tf::ScopedStepContainer container;
-  // Work that kernels hand on must not wait for the programs that wait for it, as on TensorFlow's threads.
+  // Work that kernels schedule must not wait for the programs that wait for it. It could on TensorFlow's threads.
   std::function<void(std::function<void()>)> runner;
   std::vector<tf::Tensor> results;
   absl::Status status;
@@ -89,15 +89,15 @@ absl::StatusOr<std::shared_ptr<HostBody>> HostBody::Make(tf::OpKernelContext* co
   TF_RETURN_IF_ERROR(cloned);
   tf::FunctionLibraryRuntime::InstantiateOptions options;
   options.target = body->library_->device()->name();
-  // Operations run on the devices of their tables and variables, and all others on the host.
+  // Operations run on the devices of their tables and variables; all others run on the host.
   options.is_multi_device_function = true;
   options.allow_soft_placement = true;
   options.config_proto.set_allow_soft_placement(true);
   const tf::FunctionDef* const definition = body->definitions_->Find(function.name());
-  if (definition == nullptr) return absl::NotFoundError("Its function is not known.");
+  if (definition == nullptr) return absl::NotFoundError("Its function was not found.");
   for (const tf::OpDef::ArgDef& argument : definition->signature().input_arg()) {
     body->types_.push_back(argument.type());
-    const std::size_t bound = options.input_devices.size() - kOwnArguments;  // Wraps for the first ones.
+    const std::size_t bound = options.input_devices.size() - kOwnArguments;  // Wraps around for the first arguments.
     const bool placed = bound < body->bound_.size() && argument.type() == tf::DT_RESOURCE;
     options.input_devices.push_back(placed ? body->bound_[bound].scalar<tf::ResourceHandle>()().device()
                                            : options.target);
@@ -112,10 +112,10 @@ absl::StatusOr<std::vector<tf::Tensor>> HostBody::Arguments(int64_t replica, int
   std::vector<tf::Tensor> all = {tf::Tensor(static_cast<int32_t>(replica)), tf::Tensor(static_cast<int32_t>(replicas))};
   all.insert(all.end(), bound_.begin(), bound_.end());
   if (all.size() + passed.size() != types_.size()) {
-    return absl::InternalError("The program passes another number of tensors than the function takes.");
+    return absl::InternalError("The program passes another number of tensors than the function has arguments.");
   }
-  for (const HostBuffer& one : passed) {
-    TF_ASSIGN_OR_RETURN(tf::Tensor copy, CopyOf(types_[all.size()], one));
+  for (const HostBuffer& buffer : passed) {
+    TF_ASSIGN_OR_RETURN(tf::Tensor copy, CopyOf(types_[all.size()], buffer));
     all.push_back(std::move(copy));
   }
   return all;
@@ -131,7 +131,8 @@ void HostBody::Run(int64_t device, const std::vector<tf::Tensor>& arguments, std
   options.runner = &step->runner;
   options.run_all_kernels_inline = true;
   options.create_rendezvous = true;
-  // The last of two ends it: that the function has ended, and that `Run`, which uses the step, has returned.
+  // Called twice: when the function has ended and when `Run`, which uses the step, has returned. The later call ends
+  // the step.
   const auto part_ended = [left = std::make_shared<std::atomic<int>>(2), step, results = std::move(results),
                            done = std::move(done)] {
     if (--*left == 0) done(step->status.ok() ? CopyResults(step->results, results) : step->status);
@@ -167,11 +168,11 @@ void HostFunction::Run(int64_t replica, int64_t replicas, absl::Span<const HostB
       const absl::MutexLock lock(&self->mutex_);
       self->running_.erase(cancellation.get());
     }
-    // A failure also cancels the rest of the function.
+    // A failure of the function also cancels its remaining operations.
     const bool interrupted = cancellation->IsCancelled() && core::interrupted.load(std::memory_order_relaxed);
     done(interrupted ? absl::CancelledError("The run was interrupted while its host worked.") : status);
   };
-  if (body == nullptr) return end(absl::InternalError("Its function was never traced to its end."));
+  if (body == nullptr) return end(absl::InternalError("The tracing of its function did not finish."));
   absl::StatusOr<std::vector<tf::Tensor>> arguments = body->Arguments(replica, replicas, passed);
   if (!arguments.ok()) return end(arguments.status());
   core::Executor::Global().Run([cancellation, body, end, device = device_, arguments = *std::move(arguments),

@@ -1,4 +1,4 @@
-// Functions that a program has the host run.
+// Functions that programs run on the host.
 #pragma once
 
 #include <cstddef>
@@ -33,26 +33,27 @@ struct HostResult {
   tensorflow::TensorShape shape;
 };
 
-// Clones the library of the op of `context`, which makes no kernels itself, with `function` and what it calls. In a
-// dataset that library lies over another one, which is what TensorFlow clones.
+// Clones the function library of the op of `context`, with `function` and all functions that it calls. The op must not
+// create kernels in that library. In a dataset the library is an overlay of another one, and TensorFlow clones only the
+// lower one.
 absl::Status CloneLibrary(tensorflow::OpKernelContext* context, const std::string& function,
                           std::unique_ptr<tensorflow::FunctionLibraryDefinition>* definitions,
                           std::unique_ptr<tensorflow::ProcessFunctionLibraryRuntime>* process_library,
                           tensorflow::FunctionLibraryRuntime** library);
 
-// What was traced of the function so far, with the bound tensors that come from outside of the program. A program that
-// was traced earlier wants the first results alone. The arguments are the replica index, the number of replicas, the
-// bound tensors, and what the program passes. Thread-safe.
+// The part of a host function that was traced so far, with the bound tensors that it captures from outside of the
+// program. A program that was traced earlier uses only the first results. The arguments are the replica index, the
+// number of replicas, the bound tensors, and the tensors that the program passes. Thread-safe.
 class HostBody {
  public:
-  // Runs on the device of the op of `context`, which it must not outlive, with a copy of its functions.
+  // The body runs on the device of the op of `context`, with a copy of its functions. It must not outlive that device.
   static absl::StatusOr<std::shared_ptr<HostBody>> Make(tensorflow::OpKernelContext* context,
                                                         const tensorflow::NameAttrList& function,
                                                         std::vector<tensorflow::Tensor> bound);
 
   using Done = std::function<void(const absl::Status&)>;
 
-  // Copies what the program passes: the function may keep it.
+  // Copies the program's tensors, since the function may keep them.
   absl::StatusOr<std::vector<tensorflow::Tensor>> Arguments(int64_t replica, int64_t replicas,
                                                             absl::Span<const HostBuffer> passed) const;
 
@@ -72,19 +73,19 @@ class HostBody {
   std::vector<tensorflow::DataType> types_;
 };
 
-// Programs refer to it by number before its body is complete. Thread-safe.
+// A function that programs call by number. They may refer to it before its body is complete. Thread-safe.
 class HostFunction : public std::enable_shared_from_this<HostFunction> {
  public:
-  // Of programs on this IPU device.
+  // `device` is the IPU device of the programs.
   explicit HostFunction(int64_t device) : device_(device) {}
 
   void SetBody(std::shared_ptr<HostBody> body);
 
-  // Runs the body on a thread of the executor, where it calls `done`, or before this returns.
+  // Runs the body on a thread of the executor. Calls `done` on that thread, or before this function returns.
   void Run(int64_t replica, int64_t replicas, absl::Span<const HostBuffer> passed, std::vector<HostResult> results,
            HostBody::Done done);
 
-  // Cancels what runs, between operations and where one waits.
+  // Cancels the bodies that run, between operations and while an operation waits.
   void Cancel();
 
   // Returns the IPU device whose program waits for the work of this thread, or -1.

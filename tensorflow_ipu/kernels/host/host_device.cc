@@ -22,8 +22,8 @@ namespace tf = tensorflow;
 
 namespace {
 
-// TensorFlow clears the resources of all devices that it made before it destroys the first device. This one passes that
-// on.
+// Clears the resources of a device. TensorFlow clears the resources of all its devices before it destroys the first
+// device; this resource is one of them.
 class Clearing : public tf::ResourceBase {
  public:
   explicit Clearing(std::shared_ptr<tf::ResourceMgr> resources) : resources_(std::move(resources)) {}
@@ -40,8 +40,9 @@ bool CallsPython(const tf::OpKernel& kernel) {
   return type == "PyFunc" || type == "PyFuncStateless" || type == "EagerPyFunc";
 }
 
-// Python ends a thread that comes back after the interpreter by `pthread_exit`, which unwinds the stack and aborts in
-// functions that must not be unwound. So the thread stays here, as in Python 3.14, until the process ends.
+// Runs a kernel that calls Python. If the interpreter has ended, Python ends the thread by `pthread_exit`. That unwinds
+// the stack, and aborts in functions that must not be unwound. So the thread waits here until the process ends, as in
+// Python 3.14.
 void ComputeInPython(tf::OpKernel* kernel, tf::OpKernelContext* context) {
   try {
     kernel->Compute(context);
@@ -50,7 +51,7 @@ void ComputeInPython(tf::OpKernel* kernel, tf::OpKernelContext* context) {
   }
 }
 
-// Replaces TensorFlow's factory; the devices are the same otherwise.
+// Replaces TensorFlow's factory. Apart from their class, the devices are the same.
 class HostDeviceFactory : public tf::DeviceFactory {
  public:
   absl::Status ListPhysicalDevices(std::vector<std::string>* devices) override {
@@ -61,8 +62,8 @@ class HostDeviceFactory : public tf::DeviceFactory {
   absl::Status CreateDevices(const tf::SessionOptions& options, const std::string& prefix,
                              std::vector<std::unique_ptr<tf::Device>>* devices) override {
     const auto count = options.config.device_count().find("CPU");
-    const int wanted = count == options.config.device_count().end() ? 1 : count->second;
-    for (int i = 0; i < wanted; ++i) {
+    const int device_count = count == options.config.device_count().end() ? 1 : count->second;
+    for (int i = 0; i < device_count; ++i) {
       tf::DeviceLocality locality;
       int node = tf::port::kNUMANoAffinity;
       if (options.config.experimental().use_numa_affinity()) {
@@ -77,7 +78,7 @@ class HostDeviceFactory : public tf::DeviceFactory {
   }
 };
 
-// Above TensorFlow's factories (60, or 70 with GPUs), and below those of preferred devices (200).
+// The priority is above TensorFlow's factories (60, or 70 with GPUs), and below preferred devices (200).
 REGISTER_LOCAL_DEVICE_FACTORY("CPU", HostDeviceFactory, 80);
 
 }  // namespace
@@ -104,7 +105,7 @@ std::unique_ptr<HostDevice> HostDevice::Copy(const std::string& name) {
 void HostDevice::Compute(tf::OpKernel* kernel, tf::OpKernelContext* context) {
   if (!is_copy_ || !CallsPython(*kernel)) return ThreadPoolDevice::Compute(kernel, context);
   if (PythonHasEnded()) {
-    context->SetStatus(absl::CancelledError("Python has ended, and a dataset of an infeed needs it."));
+    context->SetStatus(absl::CancelledError("A dataset of an infeed calls Python, which has ended."));
   } else {
     ComputeInPython(kernel, context);
   }
@@ -118,7 +119,7 @@ absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> CopiesOf(const std::vector<tf::De
   bool found = false;
   for (tf::Device* const device : devices) {
     auto* const host = dynamic_cast<HostDevice*>(device->UnderlyingDevice());
-    // A worker may give its sessions resources of their own.
+    // A TensorFlow worker may create separate resources for its sessions.
     if (host == nullptr || host->resource_manager() != device->resource_manager()) continue;
     found = found || device == &needed;
     copies.push_back(host->Copy(device->name()));
@@ -126,8 +127,8 @@ absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> CopiesOf(const std::vector<tf::De
   if (!found) {
     return absl::FailedPreconditionError(
         absl::StrCat("An infeed queue cannot start on `", needed.name(),
-                     "`: this session was made before `import tensorflow_ipu`, or it is a remote one. Import "
-                     "`tensorflow_ipu` before the session is made, and run the `initializer` in a local session."));
+                     "`: this session was created before `import tensorflow_ipu`, or it is remote. Import "
+                     "`tensorflow_ipu` before the session is created, and run the `initializer` in a local session."));
   }
   return std::make_unique<tf::StaticDeviceMgr>(std::move(copies));
 }
@@ -136,16 +137,16 @@ absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> CopiesOf(const std::vector<tf::De
 
 absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> SessionDevices::Of(tf::OpKernelContext* context) {
   tf::ResourceMgr* const resources = context->resource_manager();
-  SessionDevices* made = nullptr;
+  SessionDevices* session_devices = nullptr;
   TF_RETURN_IF_ERROR(resources->LookupOrCreate<SessionDevices>(resources->default_container(), "ipu_device_copies",
-                                                               &made, MakeResource<SessionDevices>));
-  return tf::core::RefCountPtr<SessionDevices>(made)->Get(context);
+                                                               &session_devices, MakeResource<SessionDevices>));
+  return tf::core::RefCountPtr<SessionDevices>(session_devices)->Get(context);
 }
 
 absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> SessionDevices::Get(tf::OpKernelContext* context) {
   std::vector<tf::Device*> devices = context->function_library()->device_mgr()->ListDevices();
   const absl::MutexLock lock(&mutex_);
-  // A context that joins a cluster gets other devices.
+  // A context that joins a cluster gets new devices.
   if (copies_ == nullptr || devices != originals_) {
     TF_ASSIGN_OR_RETURN(copies_, CopiesOf(devices, *context->device()));
     originals_ = std::move(devices);

@@ -1,4 +1,4 @@
-// A device for the host's kernels, with resources that can outlive it.
+// A device for the host's kernels. Its resources can outlive it.
 #pragma once
 
 #include <memory>
@@ -17,9 +17,9 @@
 
 namespace tensorflow_ipu {
 
-// TensorFlow's devices end with their session, with their resources. A dataset refers to both by plain pointers: it
-// deletes and looks up resources there. So whoever reads a dataset after the session needs a device of its own that
-// shares the resources. All CPU and IPU devices of the process are of this class.
+// A TensorFlow device and its resources are destroyed with their session. A dataset refers to both by plain pointers,
+// since it looks up and deletes resources. So a reader of a dataset that outlives the session needs another device with
+// the same resources. All CPU and IPU devices of the process are of this class.
 class HostDevice : public tensorflow::ThreadPoolDevice {
  public:
   HostDevice(const tensorflow::SessionOptions& options, const std::string& name, tensorflow::Bytes memory,
@@ -29,7 +29,7 @@ class HostDevice : public tensorflow::ThreadPoolDevice {
 
   void Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* context) override;
 
-  // A device of this name with the same resources, which may outlive this one.
+  // Creates a device of this name with the same resources, which may outlive this one.
   virtual std::unique_ptr<HostDevice> Copy(const std::string& name);
 
  protected:
@@ -40,18 +40,19 @@ class HostDevice : public tensorflow::ThreadPoolDevice {
   const bool is_copy_;
 };
 
-// Makes a resource that a look-up has not found.
+// Creates a resource that a look-up has not found.
 template <typename Resource>
 absl::Status MakeResource(Resource** made) {
   *made = new Resource();
   return absl::OkStatus();
 }
 
-// Copies of a session's devices (see host_device.h), for whoever reads a dataset after the session. They are made once:
-// each epoch of a `fit` on each IPU begins a read. A resource of the session's first device that asks. Thread-safe.
+// Copies of a session's devices (see HostDevice), for readers of a dataset that outlive the session. They are created
+// once, since each epoch of a `fit` on each IPU begins a read. It is a resource of the device of the session that needs
+// it first. Thread-safe.
 class SessionDevices : public tensorflow::ResourceBase {
  public:
-  // Of the session of an op on the host, among them one of the op's device.
+  // Returns the copies for the session of an op on the host. One of them is a copy of the op's device.
   static absl::StatusOr<std::shared_ptr<const tensorflow::DeviceMgr>> Of(tensorflow::OpKernelContext* context);
 
   std::string DebugString() const override { return "The copies of a session's devices"; }

@@ -27,29 +27,30 @@ constexpr char kPrefix[] = "_MklNative";
 constexpr char kWorkspace[] = "workspace";
 
 const tf::OpDef* Find(const std::string& op) {
-  const tf::OpDef* found = nullptr;
-  return tf::OpRegistry::Global()->LookUpOpDef(op, &found).ok() ? found : nullptr;
+  const tf::OpDef* op_def = nullptr;
+  return tf::OpRegistry::Global()->LookUpOpDef(op, &op_def).ok() ? op_def : nullptr;
 }
 
-// With those attributes of the node that the op has; null without a kernel.
+// Creates the kernel of `op`, with those attributes of the node that the op has. Returns null if there is none.
 std::unique_ptr<tf::OpKernel> KernelOf(const tf::OpDef& op, const tf::NodeDef& node) {
-  tf::NodeDef mine;
-  mine.set_op(op.name());
-  mine.set_name(op.name());
-  for (const tf::OpDef::ArgDef& argument : op.input_arg()) mine.add_input(argument.name());
+  tf::NodeDef replacement;
+  replacement.set_op(op.name());
+  replacement.set_name(op.name());
+  for (const tf::OpDef::ArgDef& argument : op.input_arg()) replacement.add_input(argument.name());
   for (const tf::OpDef::AttrDef& attribute : op.attr()) {
     const auto found = node.attr().find(attribute.name());
-    if (found != node.attr().end()) (*mine.mutable_attr())[attribute.name()] = found->second;
-    if (attribute.name() == "workspace_enabled") tf::SetAttrValue(true, &(*mine.mutable_attr())[attribute.name()]);
+    if (found != node.attr().end()) (*replacement.mutable_attr())[attribute.name()] = found->second;
+    if (attribute.name() == "workspace_enabled")
+      tf::SetAttrValue(true, &(*replacement.mutable_attr())[attribute.name()]);
   }
-  tf::AddDefaultsToNodeDef(op, &mine);
-  tf::AddNodeAttr("_kernel", "MklNameChangeOp", &mine);
-  auto kernel = CreateKernel(mine);
+  tf::AddDefaultsToNodeDef(op, &replacement);
+  tf::AddNodeAttr("_kernel", "MklNameChangeOp", &replacement);
+  auto kernel = CreateKernel(replacement);
   return kernel.ok() ? *std::move(kernel) : nullptr;
 }
 
-// Runs a small gradient of a convolution: TensorFlow checks the processor alone, but `ONEDNN_MAX_CPU_ISA` may restrict
-// oneDNN.
+// Returns true if oneDNN computes a small gradient of a convolution. TensorFlow checks only the processor, but
+// `ONEDNN_MAX_CPU_ISA` may restrict oneDNN.
 bool Tried(tf::DataType type) {
   const tf::OpDef* const op = Find(absl::StrCat(kPrefix, "Conv2DBackpropFilter"));
   if (op == nullptr) return false;
@@ -73,7 +74,7 @@ bool Tried(tf::DataType type) {
 
 bool OneDnnComputes(tf::DataType type) {
   static const bool computes_float = Tried(tf::DT_FLOAT), computes_bfloat16 = Tried(tf::DT_BFLOAT16);
-  // With float16, its gradients of filters take 70 times as long as XLA's.
+  // With float16, oneDNN's gradients of filters take 70 times as long as XLA's.
   return type == tf::DT_FLOAT ? computes_float : type == tf::DT_BFLOAT16 && computes_bfloat16;
 }
 
@@ -105,7 +106,7 @@ std::unique_ptr<const OneDnnKernel> OneDnnKernel::Of(const tf::OpDef& op, const 
 absl::StatusOr<Tensors> OneDnnKernel::Compute(absl::Span<const tf::Tensor> inputs, KernelDevice* device,
                                               std::size_t lent) const {
   if (forward_ == nullptr) return Call(kernel_.get(), inputs, device, lent);
-  // This takes a fraction of the time of TensorFlow's gradient, which searches for the maxima too.
+  // This takes a fraction of the time of TensorFlow's gradient, which also searches for the maxima.
   TF_ASSIGN_OR_RETURN(Tensors before, Call(forward_.get(), inputs.subspan(0, 1), device, 0));
   Tensors all(inputs.begin(), inputs.end());
   all.push_back(std::move(before[1]));
@@ -114,7 +115,7 @@ absl::StatusOr<Tensors> OneDnnKernel::Compute(absl::Span<const tf::Tensor> input
 
 namespace {
 
-// Does not own its memory, so that no kernel reuses it for a result.
+// A tensor buffer that does not own its memory, so that no kernel reuses it for a result.
 class Borrowed : public tf::TensorBuffer {
  public:
   explicit Borrowed(const HostBuffer& buffer) : TensorBuffer(buffer.data), bytes_(buffer.bytes) {}
@@ -155,7 +156,7 @@ std::size_t BytesOf(absl::Span<const HostBuffer> buffers) {
   return bytes;
 }
 
-// Kept from call to call of a thread.
+// A device that its thread keeps from call to call.
 class DeviceOfCall {
  public:
   explicit DeviceOfCall(const HostThreads& threads) {
@@ -176,24 +177,25 @@ class DeviceOfCall {
 absl::StatusOr<std::shared_ptr<const HostKernel>> Make(const std::string& text) {
   tf::NodeDef node;
   if (!tf::protobuf::TextFormat::ParseFromString(text, &node)) {
-    return absl::InvalidArgumentError(absl::StrCat("`", text, "` is no node."));
+    return absl::InvalidArgumentError(absl::StrCat("`", text, "` is not a node."));
   }
   const tf::OpDef* op = nullptr;
   TF_RETURN_IF_ERROR(tf::OpRegistry::Global()->LookUpOpDef(node.op(), &op));
-  if (op->is_stateful() && node.op() != "CheckNumerics" && node.op() != "CheckNumericsV2") {  // They can but fail.
+  // Their only side effect is an error.
+  if (op->is_stateful() && node.op() != "CheckNumerics" && node.op() != "CheckNumericsV2") {
     return absl::UnimplementedError(
         absl::StrCat("`", node.op(),
                      "` is stateful: programs and replicas, which share kernels of the host, would share its state."));
   }
   TF_ASSIGN_OR_RETURN(std::unique_ptr<tf::OpKernel> own, CreateKernel(node));
   if (own->AsAsync() != nullptr) {
-    return absl::UnimplementedError(absl::StrCat("`", node.op(), "` ends on a thread of its own choice."));
+    return absl::UnimplementedError(absl::StrCat("`", node.op(), "` is asynchronous, and may end on any thread."));
   }
   return std::make_shared<const HostKernel>(std::move(own), OneDnnKernel::Of(*op, node), DirectConvolution::Of(node));
 }
 
-// For smaller tensors oneDNN's setup takes longer than the rest, except for narrow types, which TensorFlow's kernels
-// compute many times as slowly. Nor is another thread worth its wake.
+// For smaller tensors oneDNN's setup takes longer than the computation. Narrow types are an exception, because
+// TensorFlow's kernels compute them many times slower. Nor is it worth waking another thread for them.
 constexpr std::size_t kLittle = 256 << 10;
 
 bool IsNarrow(tf::DataType type) { return type == tf::DT_BFLOAT16 || type == tf::DT_HALF; }
@@ -224,14 +226,14 @@ absl::StatusOr<std::shared_ptr<const HostKernel>> HostKernel::Of(const std::stri
   const absl::MutexLock lock(mutex);
   const auto found = kernels->find(node);
   if (found != kernels->end()) return found->second;
-  absl::StatusOr<std::shared_ptr<const HostKernel>> made = Make(node);
-  if (made.ok()) kernels->emplace(node, *made);
-  return made;
+  absl::StatusOr<std::shared_ptr<const HostKernel>> kernel = Make(node);
+  if (kernel.ok()) kernels->emplace(node, *kernel);
+  return kernel;
 }
 
 absl::Status HostKernel::Run(absl::Span<const HostBuffer> arguments, absl::Span<const HostBuffer> results,
                              const HostThreads& threads) const {
-  // As in TensorFlow's executor.
+  // TensorFlow's executor sets the same modes.
   const tf::port::ScopedFlushDenormal flush;
   const tf::port::ScopedSetRound round(FE_TONEAREST);
   const bool little = BytesOf(arguments) + BytesOf(results) < kLittle;
@@ -249,7 +251,7 @@ absl::Status HostKernel::Run(absl::Span<const HostBuffer> arguments, absl::Span<
   if (onednn_ != nullptr && (always_onednn_ || !little)) {
     const absl::StatusOr<Tensors> given = onednn_->Compute(inputs, device.get(), lent);
     if (given.ok()) return CopyResults(*given, results);
-    // TensorFlow's kernel computes what oneDNN refuses, or reports the error.
+    // TensorFlow's kernel computes inputs that oneDNN rejects, or reports the error.
   }
   const absl::StatusOr<Tensors> given = Call(own_.get(), inputs, device.get(), lent);
   return given.ok() ? CopyResults(*given, results) : given.status();

@@ -1,4 +1,4 @@
-// TensorFlow's kernels on memory of others.
+// TensorFlow's CPU kernels, run on the memory of programs.
 #pragma once
 
 #include <cstddef>
@@ -18,29 +18,30 @@
 
 namespace tensorflow_ipu {
 
-// Whether oneDNN has native code for layers of this type on this processor.
+// Returns true if oneDNN has native code for layers of this type on this processor.
 bool OneDnnComputes(tensorflow::DataType type);
 
-// The type in which the host's kernels compute layers: float32 for smaller types that they compute slowly.
+// Returns the type that the host's kernels use to compute layers of this type. It is float32 for smaller types that
+// they compute slowly.
 tensorflow::DataType ComputedType(tensorflow::DataType type);
 
-// TensorFlow uses these kernels with AVX-512 or `TF_ENABLE_ONEDNN_OPTS` alone, but they are faster on other processors
-// as well. Thread-safe.
+// A kernel of oneDNN. TensorFlow uses these kernels only with AVX-512 or `TF_ENABLE_ONEDNN_OPTS`, but they are faster
+// on other processors as well. Thread-safe.
 class OneDnnKernel {
  public:
-  // Null where oneDNN has no kernel for the node or its type on this processor.
+  // Returns null if oneDNN has no kernel for the node or its type on this processor.
   static std::unique_ptr<const OneDnnKernel> Of(const tensorflow::OpDef& op, const tensorflow::NodeDef& node);
 
   OneDnnKernel(std::unique_ptr<tensorflow::OpKernel> kernel, std::unique_ptr<tensorflow::OpKernel> forward)
       : kernel_(std::move(kernel)), forward_(std::move(forward)) {}
 
-  // The node's results come first. Fails for some inputs that TensorFlow's kernel takes.
+  // Returns the node's results first, then further ones. Fails for some inputs that TensorFlow's kernel accepts.
   absl::StatusOr<Tensors> Compute(absl::Span<const tensorflow::Tensor> inputs, KernelDevice* device,
                                   std::size_t lent) const;
 
  private:
   const std::unique_ptr<tensorflow::OpKernel> kernel_;
-  // Computes the workspace of a gradient: the places of the maxima.
+  // Computes the workspace of a gradient: the positions of the maxima.
   const std::unique_ptr<tensorflow::OpKernel> forward_;
 };
 
@@ -55,9 +56,10 @@ absl::StatusOr<tensorflow::Tensor> CopyOf(tensorflow::DataType type, const HostB
 
 class DirectConvolution;
 
-// TensorFlow's CPU kernel for a node, or oneDNN's where there is one and the tensors are large, or the package's own
-// convolution. A node names neither, so a program on disk runs the best one of each machine. Shared by all programs,
-// replicas and calls, as TensorFlow's executor does; kernels of stateful ops are refused. Thread-safe.
+// Computes a node by TensorFlow's CPU kernel, by oneDNN's kernel if there is one and the tensors are large, or by this
+// package's convolution. The node does not name the kernel, so a stored program uses the best kernel of each machine.
+// All programs, replicas and calls share a kernel, as in TensorFlow's executor. Kernels of stateful ops are rejected.
+// Thread-safe.
 class HostKernel {
  public:
   // `node` is a `NodeDef` in text form, with all attributes.
@@ -67,12 +69,12 @@ class HostKernel {
              std::unique_ptr<const DirectConvolution> direct);
   ~HostKernel();
 
-  // Computes `results` on this thread and those of `threads`. Aligned memory is not copied, if the kernel allocates its
-  // results.
+  // Computes `results` on this thread and on `threads`. Aligned memory is not copied, provided that the kernel
+  // allocates its results.
   absl::Status Run(absl::Span<const HostBuffer> arguments, absl::Span<const HostBuffer> results,
                    const HostThreads& threads) const;
 
-  // Such as `Conv2D`.
+  // Returns the type of the op, such as `Conv2D`.
   const std::string& type() const { return own_->def().op(); }
 
  private:

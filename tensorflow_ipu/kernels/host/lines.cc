@@ -18,7 +18,7 @@ using Key = std::pair<std::string, std::string>;
 
 struct Lines {
   absl::Mutex mutex;
-  std::map<Key, std::set<std::string>> of ABSL_GUARDED_BY(mutex);
+  std::map<Key, std::set<std::string>> by_node ABSL_GUARDED_BY(mutex);
 };
 
 Lines& All() { return core::NeverDestroyed<Lines>(); }
@@ -28,14 +28,14 @@ Lines& All() { return core::NeverDestroyed<Lines>(); }
 void NoteLine(std::string_view node, std::string_view name, const std::string& line) {
   Lines& all = All();
   const absl::MutexLock lock(&all.mutex);
-  all.of[Key(node, name)].insert(line);
+  all.by_node[Key(node, name)].insert(line);
 }
 
 std::string LinesOf(std::string_view node, std::string_view name) {
   Lines& all = All();
   const absl::MutexLock lock(&all.mutex);
-  const auto found = all.of.find(Key(node, name));
-  return found == all.of.end() ? "" : absl::StrCat(" (", absl::StrJoin(found->second, " or "), ")");
+  const auto found = all.by_node.find(Key(node, name));
+  return found == all.by_node.end() ? "" : absl::StrCat(" (", absl::StrJoin(found->second, " or "), ")");
 }
 
 }  // namespace tensorflow_ipu

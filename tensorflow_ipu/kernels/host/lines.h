@@ -1,5 +1,6 @@
-// The user's lines that made the nodes whose kernels programs call. They are no part of a program, so that XLA's cache
-// on disk hits when a line has moved. Each process that runs a program has lowered it, and so knows the lines.
+// The lines of the user's source that created the nodes whose kernels programs call. They are not part of a program, so
+// that XLA's cache on disk hits after a line has moved. Each process that runs a program has lowered it before, and so
+// knows the lines.
 #pragma once
 
 #include <string>
@@ -7,11 +8,11 @@
 
 namespace tensorflow_ipu {
 
-// `name` is what messages call the node. Thread-safe.
+// Records a line that created `node`. `name` is the node's name in messages. Thread-safe.
 void NoteLine(std::string_view node, std::string_view name, const std::string& line);
 
-// Where the node was made, with a space and in brackets; empty if that is not known. Identical nodes have several
-// lines. Thread-safe.
+// Returns the lines that created the node, in brackets after a space; empty if none is known. Identical nodes have
+// several lines. Thread-safe.
 std::string LinesOf(std::string_view node, std::string_view name);
 
 }  // namespace tensorflow_ipu

@@ -32,7 +32,7 @@ bool PythonHasEnded() {
   return python.ended;
 }
 
-// Calls without the mutex, since `call` takes Python's lock.
+// The mutex is released during the call, since `call` acquires Python's lock.
 bool BeforePythonEnds(const std::function<void()>& call) {
   Python& python = ThePython();
   {

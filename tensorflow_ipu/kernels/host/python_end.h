@@ -8,23 +8,23 @@
 
 namespace tensorflow_ipu {
 
-// From now on threads leave Python alone. Waits for calls of BeforePythonEnds, so the caller must not hold Python's
-// lock.
+// Stops all later uses of Python by native threads. Waits for running calls of BeforePythonEnds, so the caller must not
+// hold Python's lock.
 void EndPython();
 
 bool PythonHasEnded();
 
-// Calls `call` and keeps Python alive meanwhile. Returns false, without a call, if Python has ended. Thread-safe.
+// Calls `call` and keeps Python alive until it returns. If Python has ended, returns false without a call. Thread-safe.
 bool BeforePythonEnds(const std::function<void()>& call);
 
-// Functions hold Python's stack traces, and take Python's lock to free them.
+// A deleter of functions. They hold stack traces of Python, and acquire Python's lock to free them.
 struct DropBeforePythonEnds {
   void operator()(const tensorflow::FunctionLibraryDefinition* functions) const {
-    BeforePythonEnds([functions] { delete functions; });  // Else they leak.
+    BeforePythonEnds([functions] { delete functions; });  // After Python's end they leak.
   }
 };
 
-// Has to be destroyed after everything that uses these functions.
+// Must be destroyed after all objects that use these functions.
 using TracedFunctions = std::unique_ptr<tensorflow::FunctionLibraryDefinition, DropBeforePythonEnds>;
 
 }  // namespace tensorflow_ipu

@@ -23,8 +23,8 @@ IPU_BY_PROCESSOR void AddProducts(const float* left, const float* right, const f
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     const Lanes x = *reinterpret_cast<const Lanes*>(left + i), y = *reinterpret_cast<const Lanes*>(right + i);
-    const Lanes less = *reinterpret_cast<const Lanes*>(center + i);
-    *reinterpret_cast<Lanes*>(sums + i) += (x - less) * (y - less);
+    const Lanes shift = *reinterpret_cast<const Lanes*>(center + i);
+    *reinterpret_cast<Lanes*>(sums + i) += (x - shift) * (y - shift);
   }
   for (; i < count; ++i) sums[i] += (left[i] - center[i]) * (right[i] - center[i]);
 }
@@ -32,9 +32,9 @@ IPU_BY_PROCESSOR void AddProducts(const float* left, const float* right, const f
 }  // namespace
 
 void SumProducts(const Factors& factors, float* sums, const HostThreads& threads) {
-  constexpr int64_t kWidth = 1024, kFewElements = 64 << 10;  // Few elements are not worth another thread.
+  constexpr int64_t kWidth = 1024, kFewElements = 64 << 10;  // Few elements are not worth waking another thread.
   const int64_t columns = factors.columns, elements = factors.rows * columns;
-  // Rows are added side by side, as one long row.
+  // Several rows are treated as one long row, which is added element by element.
   const int64_t width = std::max<int64_t>(kWidth / columns, 1) * columns, rows = (elements + width - 1) / width;
   const int64_t shards = elements < kFewElements ? 1 : threads.count();
   std::vector<float> centers, partial(static_cast<std::size_t>(shards * width), 0.0f);
@@ -43,8 +43,8 @@ void SumProducts(const Factors& factors, float* sums, const HostThreads& threads
   }
   threads.Divide(shards, [&](int64_t shard) {
     for (int64_t row = shard * rows / shards; row < (shard + 1) * rows / shards; ++row) {
-      const int64_t at = row * width;
-      AddProducts(factors.left + at, factors.right + at, centers.data(), std::min(width, elements - at),
+      const int64_t offset = row * width;
+      AddProducts(factors.left + offset, factors.right + offset, centers.data(), std::min(width, elements - offset),
                   partial.data() + shard * width);
     }
   });

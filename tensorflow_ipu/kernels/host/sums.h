@@ -1,4 +1,4 @@
-// Sums of products by feature, as batch normalization and its gradient need.
+// Sums of products for each feature, as batch normalization and its gradient need them.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace tensorflow_ipu {
 
-// Two row-major matrices, and a number for each of their columns.
+// Two row-major matrices, and a value for each of their columns.
 struct Factors {
   const float *left, *right, *center;
   int64_t rows, columns;
 };
 
-// Writes the sum over the rows of (left - center) * (right - center).
+// Writes the sums over the rows of (left - center) * (right - center), one per column.
 void SumProducts(const Factors& factors, float* sums, const HostThreads& threads);
 
 }  // namespace tensorflow_ipu

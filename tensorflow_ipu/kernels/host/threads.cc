@@ -24,13 +24,13 @@ std::atomic<Eigen::ThreadPoolInterface*> pool_of_xla{nullptr};
 
 const HostThreads& HostThreads::Of(int64_t count) {
   static const auto* const all = [] {
-    auto* const made = new std::vector<const HostThreads*>();
+    auto* const threads_by_count = new std::vector<const HostThreads*>();
     const int cores = tf::port::MaxParallelism();
     auto* const pool = new tf::thread::ThreadPool(tf::Env::Default(), "ipu-host-kernels", cores);
     for (int threads = 1; threads <= cores; ++threads) {
-      made->push_back(new HostThreads(pool->AsEigenThreadPool(), threads));
+      threads_by_count->push_back(new HostThreads(pool->AsEigenThreadPool(), threads));
     }
-    return made;
+    return threads_by_count;
   }();
   const auto most = static_cast<int64_t>(all->size());
   return *(*all)[static_cast<std::size_t>((count < 1 || count > most ? most : count) - 1)];
@@ -53,7 +53,8 @@ void HostThreads::Divide(int64_t parts, const std::function<void(int64_t)>& run)
     for (int64_t part = 0; part < parts; ++part) run(part);
     return;
   }
-  // Threads that come late see that no part is left. So this never waits for a thread that has not begun.
+  // A thread that starts late finds that no part is left. So this function never waits for a thread that has not
+  // started.
   struct Work {
     const std::function<void(int64_t)>* run;
     const int64_t parts;
@@ -67,7 +68,7 @@ void HostThreads::Divide(int64_t parts, const std::function<void(int64_t)>& run)
       }
     }
   };
-  constexpr std::chrono::microseconds kSpin{100};  // A sleep and a wake take as long.
+  constexpr std::chrono::microseconds kSpin{100};  // Sleeping and waking take as long as this.
   const std::shared_ptr<Work> work(new Work{&run, parts});
   for (int64_t helper = 0; helper < helpers; ++helper) pool->Schedule([work] { work->Do(); });
   work->Do();
@@ -75,7 +76,7 @@ void HostThreads::Divide(int64_t parts, const std::function<void(int64_t)>& run)
 }
 
 void HostThreads::DivideRange(int64_t count, double cycles, const std::function<void(int64_t, int64_t)>& run) const {
-  constexpr double kCyclesOfPart = 40000;  // Some 10 us.
+  constexpr double kCyclesOfPart = 40000;  // About 10 us.
   constexpr int64_t kPartsOfThread = 4;
   const auto worth = static_cast<int64_t>(static_cast<double>(count) * cycles / kCyclesOfPart);
   const int64_t parts = std::clamp<int64_t>(std::min(worth, count), 1, kPartsOfThread * this->count());
@@ -83,7 +84,7 @@ void HostThreads::DivideRange(int64_t count, double cycles, const std::function<
 }
 
 void HostThreads::Copy(void* to, const void* from, std::size_t bytes) const {
-  constexpr double kCycles = 0.1;  // From memory.
+  constexpr double kCycles = 0.1;  // For data in memory, not in a cache.
   DivideRange(static_cast<int64_t>(bytes), kCycles, [&](int64_t first, int64_t last) {
     std::memcpy(static_cast<char*>(to) + first, static_cast<const char*>(from) + first,
                 static_cast<std::size_t>(last - first));

@@ -16,8 +16,8 @@
 
 namespace tensorflow_ipu {
 
-// A pool that says it has fewer threads than it has: XLA and its libraries divide an operation among as many threads as
-// the pool says. Thread-safe. Must not outlive the pool.
+// A pool that reports fewer threads than it has. XLA and its libraries divide an operation by the number of threads
+// that the pool reports. Thread-safe. Must not outlive the pool.
 class FewerThreads : public tensorflow::thread::ThreadPoolInterface {
  public:
   FewerThreads(Eigen::ThreadPoolInterface* pool, int count) : pool_(pool), count_(count), device_(this, count) {}
@@ -29,7 +29,7 @@ class FewerThreads : public tensorflow::thread::ThreadPoolInterface {
   int NumThreads() const override { return count_; }
   int CurrentThreadId() const override {
     const int id = pool_->CurrentThreadId();
-    return id < count_ ? id : -1;  // Callers have no room for more.
+    return id < count_ ? id : -1;  // Callers index arrays of this length by the id.
   }
 
   const Eigen::ThreadPoolDevice* device() const { return &device_; }
@@ -42,26 +42,26 @@ class FewerThreads : public tensorflow::thread::ThreadPoolInterface {
 
 // The threads that a kernel of the host may use.
 //
-// A kernel runs on a thread of XLA. One of TensorFlow waits there for parts of its work, and on XLA's own pool a few
-// kernels would hold all threads and wait for ever. So its parts have a pool of their own; a part waits for nobody, so
-// every kernel ends.
+// A kernel runs on a thread of XLA. TensorFlow's kernels wait on that thread for the parts of their work. If the parts
+// used XLA's pool, a few kernels could occupy all of its threads and wait forever. So the parts of their work have a
+// separate pool. A part never waits, so every kernel ends.
 //
 // Thread-safe, and never destroyed.
 class HostThreads {
  public:
-  // Of a pool of the package. 0 or too many: all threads.
+  // Returns the threads of a pool that this package owns. `count` is the number of threads; 0 or too many: all threads.
   static const HostThreads& Of(int64_t count);
 
-  // Makes the pool of the first device, which is XLA's, known. It must never be destroyed.
+  // Registers the pool of the first device, which XLA uses. It must never be destroyed.
   static void Know(Eigen::ThreadPoolInterface* pool);
 
   HostThreads(Eigen::ThreadPoolInterface* pool, int count);
 
-  // Calls `run` for 0 to `parts` - 1 on this thread, and on those of XLA's pool that are free meanwhile: they spin
-  // after an operation, and to wake a thread takes 0.06 to 0.1 ms.
+  // Calls `run` for 0 to `parts` - 1 on this thread and on idle threads of XLA's pool. Those spin for a while after an
+  // operation. To wake a sleeping thread would take 0.06 to 0.1 ms.
   void Divide(int64_t parts, const std::function<void(int64_t)>& run) const;
 
-  // The same for ranges of 0 to `count`, of which each number takes so many cycles.
+  // Calls `run` for ranges that together cover 0 to `count`. `cycles` is the cost of one index.
   void DivideRange(int64_t count, double cycles, const std::function<void(int64_t, int64_t)>& run) const;
 
   void Copy(void* to, const void* from, std::size_t bytes) const;
@@ -72,7 +72,7 @@ class HostThreads {
 
  private:
   FewerThreads pool_;
-  tensorflow::thread::ThreadPool named_;  // The pool as TensorFlow's kernels want it.
+  tensorflow::thread::ThreadPool named_;  // The pool, wrapped in the type that TensorFlow's kernels require.
   tensorflow::DeviceBase::CpuWorkerThreads workers_;
 };
 

@@ -1,4 +1,4 @@
-// Collective operations of the replicas of a compiled program, on several values a call.
+// Collective operations between the replicas of a compiled program. A call takes several values.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -62,9 +62,9 @@ absl::Status Scattered(InferenceContext* c) {
 
 }  // namespace
 
-// `state` names the call site (see rendezvous.h) and the replica. `group_size` replicas are a group; 0 stands for all
-// replicas of the run. `advance` keeps uses of the state in order; it is false in the condition of a loop, where XLA
-// allows no assignment and the loop keeps the order.
+// `state` identifies the call site (see rendezvous.h) and the replica. `group_size` is the number of replicas of a
+// group; 0: all replicas of the run. `advance` orders the uses of the state. It is false in the condition of a loop:
+// XLA allows no assignment there, and the loop itself keeps the order.
 #define COLLECTIVE_OP(name)                                                                                  \
   REGISTER_OP(name)                                                                                          \
       .Input("state: resource")                                                                              \
@@ -85,7 +85,7 @@ COLLECTIVE_OP("IpuReduceScatter").Attr(REDUCTION).Attr("group_size: int >= 1").S
 COLLECTIVE_OP("IpuAllToAll").Attr("group_size: int >= 1").SetShapeFn(ShapesOfInputs<1>);
 COLLECTIVE_OP("IpuBroadcast").Attr("root: int >= 0 = 0").Attr("group_size: int >= 0 = 0").SetShapeFn(ShapesOfInputs<1>);
 
-// The index of the replica, or its rank in its group.
+// Returns the index of the replica, or its rank in its group.
 REGISTER_OP("IpuReplicaIndex")
     .Input("state: resource")
     .Output("index: int32")
@@ -95,7 +95,7 @@ REGISTER_OP("IpuReplicaIndex")
 
 namespace {
 
-// By `core::Kind` and `core::Reduction`.
+// Indexed by `core::Kind` and `core::Reduction`.
 constexpr std::array<std::string_view, 5> kKinds = {"IpuAllReduce", "IpuAllGather", "IpuReduceScatter", "IpuAllToAll",
                                                     "IpuBroadcast"};
 constexpr std::array<std::string_view, 8> kReductions = {"sum", "mean", "product", "min", "max", "and", "or", "local"};
@@ -130,7 +130,7 @@ absl::Status LowerCollective(tf::XlaOpKernelContext* context) {
                                                  {"group_size", group_size},
                                                  {"orthogonal", AttributeOf<bool>(context, "orthogonal")},
                                                  {"root", root}});
-  // A single replica has nothing to copy if the results are in place.
+  // If the results are in place, a single replica copies nothing.
   const bool in_place = kind == core::Kind::kAllReduce || kind == core::Kind::kBroadcast;
   return SetOutputs(context, CallWithState(context, "ipu_collective", values, results, attributes, in_place));
 }
@@ -141,14 +141,14 @@ REGISTER_XLA_OP(Name("IpuReduceScatter").IsMetadataOp(), Lowering<LowerCollectiv
 REGISTER_XLA_OP(Name("IpuAllToAll").IsMetadataOp(), Lowering<LowerCollective>);
 REGISTER_XLA_OP(Name("IpuBroadcast").IsMetadataOp(), Lowering<LowerCollective>);
 
-// The state holds the index, so XLA computes it without a custom call.
+// The state contains the index, so XLA computes it without a custom call.
 absl::Status LowerReplicaIndex(tf::XlaOpKernelContext* context) {
   tf::TensorShape shape;
   xla::XlaOp state;
   TF_RETURN_IF_ERROR(context->ReadVariableInput(0, tf::DT_INT64, &shape, &state));
   const auto element = [&state](std::size_t offset) {
-    const int64_t at = static_cast<int64_t>(offset / sizeof(int64_t));
-    return xla::Reshape(xla::Slice(state, {at}, {at + 1}, {1}), {});
+    const int64_t index = static_cast<int64_t>(offset / sizeof(int64_t));
+    return xla::Reshape(xla::Slice(state, {index}, {index + 1}, {1}), {});
   };
   xla::XlaOp index = element(offsetof(core::ProgramState, replica));
   if (const auto group_size = AttributeOf<int64_t>(context, "group_size"); group_size > 0) {

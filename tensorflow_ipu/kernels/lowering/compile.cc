@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-// TensorFlow's compiler of a device includes headers of PjRt and through them MLIR's, which TensorFlow's wheel lacks.
-// The PjRt names that it uses are declared here instead; none of them is called.
+// TensorFlow's compiler of a device includes headers of PjRt. These include headers of MLIR, which TensorFlow's wheel
+// lacks. The PjRt names that the compiler uses are declared here instead; none of them is called.
 #ifndef XLA_PJRT_PJRT_CLIENT_H_
 #define XLA_PJRT_PJRT_CLIENT_H_
 namespace xla {
@@ -71,7 +71,7 @@ namespace {
 
 const core::Counter loaded_executables("ExecutablesLoaded"), stored_executables("ExecutablesStored");
 
-// The times of all compilations.
+// Returns the times of all compilations.
 core::Samples& Times() { return core::NeverDestroyed<core::Samples>(); }
 
 class Listener : public tf::XlaActivityListener {
@@ -91,11 +91,12 @@ const bool listening = [] {
   return true;
 }();
 
-// Where the process finds executables before it compiles. A key is what executables depend on besides their programs.
+// The places that the process searches for executables before it compiles a program. A key describes all that
+// executables depend on, except for their programs.
 struct Sources {
   std::shared_ptr<const core::FileCache> files;
   std::string files_key;
-  // Executables in memory, with checksums, by name; and how many users hold each.
+  // An executable in memory, with a checksum, and the number of its users.
   struct Held {
     std::shared_ptr<const std::string> packed;
     int64_t users;
@@ -111,10 +112,10 @@ struct Settings {
 
 Settings& TheSettings() { return core::NeverDestroyed<Settings>(); }
 
-// TensorFlow's client, which looks for executables before it compiles. Thread-safe, unless it keeps one.
+// TensorFlow's client, which looks for executables before it compiles. Thread-safe, except with `kept`.
 class CompilerClient : public tf::XlaDeviceCompilerClient {
  public:
-  // With `kept`, which must outlive it, an executable is kept there and not in the folder.
+  // If `kept` is set, an executable is stored in it and not in the folder. It must outlive the client.
   CompilerClient(xla::LocalClient* client, const std::string& key, KeptExecutable* kept)
       : XlaDeviceCompilerClient(client), key_(key), kept_(kept) {}
 
@@ -126,11 +127,11 @@ class CompilerClient : public tf::XlaDeviceCompilerClient {
   KeptExecutable* const kept_;
 };
 
-// The name under which TensorFlow's launch of a program looks up the compiler of a device.
+// TensorFlow's launch of a program looks up the compiler of a device by this name.
 constexpr char kCompiler[] = "xla_device_compiler";
 
-// The program as text that is the same in each process: without the names that TensorFlow numbers, and without source
-// locations.
+// Returns the program as a text that is the same in each process. It lacks the names that TensorFlow generates from
+// counters, and source locations.
 std::string ProgramText(const tf::XlaCompiler::Options& options, const tf::XlaCompiler::CompilationResult& result) {
   xla::HloModuleProto module = result.computation->proto();
   module.clear_name();
@@ -151,7 +152,7 @@ std::string ProgramText(const tf::XlaCompiler::Options& options, const tf::XlaCo
   return text;
 }
 
-// All that an executable depends on, and the name by that.
+// All that an executable depends on, and a name derived from it.
 struct Identity {
   Identity(const std::string& key, const std::string& text) : all(absl::StrCat(key, "|", text)) {
     const tf::Fprint128 print = tf::Fingerprint128(all);
@@ -163,8 +164,8 @@ struct Identity {
 };
 
 // Clears the features of the processor that the executable was compiled for. Two of them are tuning hints that no
-// processor reports, so that XLA would warn twice whenever it loads an executable. The features that the processor must
-// have are in the key.
+// processor reports, so XLA would warn twice whenever it loads an executable. The key contains the features that the
+// processor must have.
 std::string WithoutFeatures(std::string serialized) {
   xla::cpu::CompilationResultProto executable;
   if (!executable.ParseFromString(serialized)) return serialized;
@@ -172,7 +173,7 @@ std::string WithoutFeatures(std::string serialized) {
   return executable.SerializeAsString();
 }
 
-// Has XLA compile the program, rewritten where its numbers ask for that.
+// Compiles the program with XLA. The program is rewritten first if it emulates the machine's arithmetic.
 absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> Built(tf::XlaDeviceCompilerClient* client,
                                                             const tf::XlaCompiler::Options& options,
                                                             const tf::XlaCompiler::CompilationResult& result) {
@@ -183,9 +184,9 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> Built(tf::XlaDeviceCompile
   xla::ExecutableBuildOptions building =
       tf::GetExecutableBuildOptions(options, result, client->client()->default_device_ordinal());
   xla::DebugOptions& debugging = *building.mutable_debug_options();
-  // Would skip the rounding to float16 of values that are converted back to float32.
+  // XLA would otherwise skip the rounding to float16 of values that are converted back to float32.
   debugging.set_xla_allow_excess_precision(false);
-  // LLVM makes vectors of loops that convert float16, but not of what it has unrolled.
+  // LLVM vectorizes loops that convert float16, but not loops that it has unrolled.
   (*debugging.mutable_xla_backend_extra_options())["xla_cpu_disable_loop_unrolling"] = "true";
   TF_ASSIGN_OR_RETURN(auto built, client->client()->Compile(*rewritten, inputs, building));
   return std::move(built.front());  // There is one partition.
@@ -204,11 +205,11 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> CompilerClient::BuildExecu
   const std::string text = ProgramText(options, result);
   if (text.empty()) return Built(this, options, result);
 
-  // One that XLA does not load is compiled again, and replaced.
-  const auto load = [&](const std::optional<std::string>& found) {
+  // An executable that XLA cannot load is compiled again and replaced.
+  const auto load = [&](const std::optional<std::string>& serialized) {
     std::unique_ptr<xla::LocalExecutable> loaded;
-    if (!found) return loaded;
-    absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> executable = LoadExecutable(options, result, *found);
+    if (!serialized) return loaded;
+    absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> executable = LoadExecutable(options, result, *serialized);
     if (!executable.ok()) return loaded;
     loaded_executables.Add();
     return *std::move(executable);
@@ -243,26 +244,26 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> CompilerClient::BuildExecu
   return built;
 }
 
-// Makes a compiler like TensorFlow's own one of each device. The caller owns it.
+// Creates a compiler like the one that TensorFlow creates for each device. The caller owns it.
 DeviceCompiler* NewDeviceCompiler(tf::DeviceBase* device, const std::string& key = "", KeptExecutable* kept = nullptr) {
   xla::LocalClient* const client = precision::HostClient(device->tensorflow_cpu_worker_threads()->num_threads);
   using Persistor = tf::DeviceExecutablePersistor<xla::LocalExecutable, xla::LocalClient>;
-  // TensorFlow's own cache on disk, for users who set `TF_XLA_FLAGS`. We do not use it ourselves: a damaged file ends
-  // the program, its folder grows without bound, and it logs errors when all is well.
+  // TensorFlow's cache on disk, for users who set `TF_XLA_FLAGS`. This package does not use it: a damaged file ends the
+  // program, its folder grows without bound, and it logs errors when all is well.
   const tf::MarkForCompilationPassFlags& flags = *tf::GetMarkForCompilationPassFlags();
   const Persistor::Config config(flags.tf_xla_persistent_cache_directory, flags.tf_xla_disable_strict_signature_checks,
                                  flags.tf_xla_persistent_cache_prefix, flags.tf_xla_persistent_cache_read_only);
   RegisterProgramBackend();
-  auto persistor = std::make_unique<Persistor>(
-      config, tf::DeviceType(kProgramBackend));  // Also names the backend that it compiles by.
+  auto persistor =
+      std::make_unique<Persistor>(config, tf::DeviceType(kProgramBackend));  // The same name selects the backend.
   return new DeviceCompiler(std::move(persistor), std::make_unique<CompilerClient>(client, key, kept));
 }
 
 void Install(tf::Device* device) {
   DeviceCompiler* const compiler = NewDeviceCompiler(device);
   tf::ResourceMgr* const resources = device->resource_manager();
-  // If one exists, somebody asked TensorFlow for a compiled program before any ran. That compiler knows neither the
-  // cache nor the machine's arithmetic.
+  // A compiler exists if TensorFlow was requested to compile a program before any ran. It supports neither the cache
+  // nor the machine's arithmetic.
   resources->Delete<DeviceCompiler>(resources->default_container(), kCompiler).IgnoreError();
   resources->Create(resources->default_container(), kCompiler, compiler).IgnoreError();
 }
@@ -276,7 +277,7 @@ const bool installing = [] {
 
 const core::Samples& CompileTimes() { return Times(); }
 
-// Follows TensorFlow's launch of a compiled function, up to where that runs the executable.
+// Follows TensorFlow's launch of a compiled function, except that it does not run the executable.
 absl::Status Compile(tf::OpKernelContext* context, const tf::NameAttrList& function, const std::string& key,
                      KeptExecutable* kept) {
   tf::FunctionLibraryRuntime* const library = context->function_library();
@@ -314,9 +315,9 @@ absl::Status Compile(tf::OpKernelContext* context, const tf::NameAttrList& funct
 
 extern "C" {
 
-// Programs that are compiled from now on are stored in this folder and loaded from it; an empty name ends that. The key
-// is what a program depends on besides its code, such as versions and the processor. With `trusting`, files of other
-// users are loaded too. Former folders are left as they are.
+// Sets the folder that stores programs compiled from now on; an empty name disables it. The key describes all that an
+// executable depends on besides the program, such as versions and the processor. With `trusting`, files of other users
+// are loaded too. Previous folders are not changed.
 void ipu_set_executable_cache(const char* folder, int64_t max_bytes, const char* key, int32_t trusting) {
   using namespace tensorflow_ipu;
   std::shared_ptr<const core::FileCache> files;
@@ -327,8 +328,8 @@ void ipu_set_executable_cache(const char* folder, int64_t max_bytes, const char*
   settings.sources.files_key = key;
 }
 
-// Programs are also loaded from this executable, which `IpuCompile` returned, until it was released as often as it was
-// held. The key is the same in each call of a process.
+// Makes programs load from this executable, which `IpuCompile` returned. Each call needs one `ipu_release_executable`.
+// The key is the same in each call of a process.
 void ipu_hold_executable(const char* key, const char* name, const char* packed, int64_t size) {
   using namespace tensorflow_ipu;
   auto copy = std::make_shared<const std::string>(packed, static_cast<std::size_t>(size));

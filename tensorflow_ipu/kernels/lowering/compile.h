@@ -1,4 +1,4 @@
-// What other folders use of the compilation of programs.
+// The compilation of programs, and its times.
 #pragma once
 
 #include <string>
@@ -10,19 +10,19 @@
 
 namespace tensorflow_ipu {
 
-// An executable that the caller keeps, with a checksum.
+// An executable with a checksum, which the caller stores.
 struct KeptExecutable {
   std::string name;
   std::string packed;
 };
 
 // Compiles a function for the inputs of a kernel without running it. Variables keep their values. The executable is
-// stored where the process is configured to, or in `kept` if that is set. `key` is then what it depends on besides its
-// program.
+// stored in the process's cache or, if `kept` is set, in `kept`. `key` then describes all that it depends on besides
+// its program.
 absl::Status Compile(tensorflow::OpKernelContext* context, const tensorflow::NameAttrList& function,
                      const std::string& key = "", KeptExecutable* kept = nullptr);
 
-// The times of all compilations of this process since this library was loaded, from graph to machine code.
+// Returns the times of all compilations since this library was loaded, from graph to machine code.
 const core::Samples& CompileTimes();
 
 }  // namespace tensorflow_ipu

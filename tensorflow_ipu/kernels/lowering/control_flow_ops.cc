@@ -1,4 +1,4 @@
-// Ops that control what a program runs: `IpuBarrier`, `IpuFence`, `IpuOnce` and `IpuOutlined`.
+// Ops that control which parts of a program run: `IpuBarrier`, `IpuFence`, `IpuOnce` and `IpuOutlined`.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -62,9 +62,9 @@ bool IsConstant(tf::XlaOpKernelContext* context, int input) {
   return context->InputExpression(input).kind() == tf::XlaExpression::Kind::kConstant;
 }
 
-// Compiles the function `f` of the op for the inputs from `first` on. Constants among those from `first_constant` on,
-// such as shapes, are constants in it: a call with others becomes a computation of its own. The compiler keeps
-// functions that it has compiled for such arguments before.
+// Compiles the function `f` of the op for the inputs from `first` on. Constant inputs from `first_constant` on, such as
+// shapes, become constants of the function. So a call with other constants is compiled separately. The compiler caches
+// functions by their arguments.
 absl::StatusOr<tf::XlaCompiler::CompilationResult> CompiledFunction(tf::XlaOpKernelContext* context, int first,
                                                                     int first_constant) {
   std::vector<tf::XlaCompiler::Argument> arguments(context->num_inputs() - first);
@@ -82,13 +82,13 @@ absl::StatusOr<tf::XlaCompiler::CompilationResult> CompiledFunction(tf::XlaOpKer
   return compiled;
 }
 
-// TensorFlow's bridge takes the value that a variable has before the program for a constant if an index depends on it.
-// It does so until the variable is assigned, and overlooks assignments in loops and branches.
+// Marks a variable as assigned. If an index depends on a variable, TensorFlow's bridge treats the value before the
+// program as a constant until the variable is assigned. It overlooks assignments in loops and branches.
 absl::Status MarkAssigned(tf::XlaResource* resource) {
   return resource->kind() == tf::XlaResource::kVariable ? resource->SetValue(resource->value()) : absl::OkStatus();
 }
 
-// Assigns what a function has made of a variable, the input of this number.
+// Assigns the variable of this input its new value, which a function has returned.
 absl::Status Assign(tf::XlaOpKernelContext* context, const tf::XlaResourceUpdate& update, int input, xla::XlaOp value) {
   if (!update.modified) return absl::OkStatus();
   tf::XlaResource* resource = nullptr;
@@ -97,7 +97,7 @@ absl::Status Assign(tf::XlaOpKernelContext* context, const tf::XlaResourceUpdate
   return MarkAssigned(resource);
 }
 
-// The operand for an input: the value of a variable, or the tensor.
+// Returns the operand for an input: the value of a variable, or the tensor.
 absl::Status OperandOf(tf::XlaOpKernelContext* context, int input, xla::XlaOp* operand) {
   if (context->input_type(input) != tf::DT_RESOURCE) {
     *operand = context->Input(input);
@@ -108,17 +108,16 @@ absl::Status OperandOf(tf::XlaOpKernelContext* context, int input, xla::XlaOp* o
   return resource->Pack(operand, context->builder());
 }
 
-// Below are loops of one iteration or none, whose trip count XLA does not know. XLA moves nothing across their ends,
-// and starts nothing after a loop before all of its inputs are there. Carried values stay in their memory; a custom
-// call that returns its operands in place would not do, since XLA copies the results of elementwise operations ahead of
-// it.
+// The loops below run at most one iteration, and XLA does not know their trip count. So XLA moves no operation across
+// their ends, and starts no operation after a loop before all inputs of the loop are available. Carried values stay in
+// their memory. A custom call that returns its operands in place would not suffice: XLA copies the results of
+// elementwise operations before such a call.
 
-//
-// What a loop carries: a token, an int32 scalar that passes unchanged and is known once the loop has ended; and values,
-// whose shapes do not change.
+// The values that a loop carries. The first is a token, an int32 scalar that is passed on unchanged and becomes
+// available when the loop has ended. The shapes of the other values do not change.
 using Carried = std::vector<xla::XlaOp>;
 
-// The iteration. The `token` that it returns has to depend on the one that it is given.
+// The body of a loop. The token that it returns must depend on the token that it receives.
 using Iteration = std::function<Carried(xla::XlaBuilder* builder, const Carried& carried)>;
 
 std::vector<xla::XlaOp> Elements(xla::XlaOp tuple, int64_t first, std::size_t count) {
@@ -129,18 +128,19 @@ std::vector<xla::XlaOp> Elements(xla::XlaOp tuple, int64_t first, std::size_t co
   return elements;
 }
 
-// The values after an optimization barrier.
+// Returns the values after an optimization barrier.
 std::vector<xla::XlaOp> Barred(const std::vector<xla::XlaOp>& values) {
   const xla::XlaOp barred = xla::OptimizationBarrier(xla::Tuple(values.front().builder(), values));
   return Elements(barred, 0, values.size());
 }
 
-// Returns whether a loop goes on, as `goes` says, and passes the token on. The custom call hides both from XLA.
+// Returns `goes`, the condition for another iteration, and passes on the token. The custom call hides both values from
+// XLA.
 xla::XlaOp Step(Carried* carried, bool goes) {
   const xla::Shape number = xla::ShapeUtil::MakeShape(xla::S32, {});
-  const xla::Shape both = xla::ShapeUtil::MakeTupleShape({xla::ShapeUtil::MakeShape(xla::PRED, {}), number});
+  const xla::Shape results = xla::ShapeUtil::MakeTupleShape({xla::ShapeUtil::MakeShape(xla::PRED, {}), number});
   xla::XlaOp& token = carried->front();
-  const xla::XlaOp step = TypedCall(token.builder(), "ipu_fence", {token}, both, CallAttributes({{"goes", goes}}));
+  const xla::XlaOp step = TypedCall(token.builder(), "ipu_fence", {token}, results, CallAttributes({{"goes", goes}}));
   token = xla::GetTupleElement(step, 1);
   return xla::GetTupleElement(step, 0);
 }
@@ -150,34 +150,36 @@ xla::XlaOp Packed(xla::XlaOp goes, Carried carried) {
   return xla::Tuple(goes.builder(), carried);
 }
 
-// Adds a loop of one iteration if `runs`, else of none, which needs neither code nor a call. Without `runs`, adds a
-// loop of one iteration. Custom calls decide whether that goes on: XLA would compile code for each loop that counts by
-// its own operations.
+// Adds a loop of one iteration if `runs` is true, else of none; neither code nor a call decides that. Without `runs`,
+// adds a loop of one iteration, and custom calls decide whether it continues. If XLA's operations counted iterations,
+// XLA would compile code for each loop.
 absl::StatusOr<Carried> Loop(const std::optional<xla::XlaOp>& runs, Carried carried, const Iteration& iteration) {
   const xla::XlaOp goes = runs ? *runs : Step(&carried, /*goes=*/true);
   const xla::XlaOp initial = Packed(goes, carried);
   xla::XlaBuilder* const builder = initial.builder();
   TF_ASSIGN_OR_RETURN(const xla::Shape shape, builder->GetShape(initial));
-  const std::unique_ptr<xla::XlaBuilder> asks = builder->CreateSubBuilder("goes_on");
-  TF_ASSIGN_OR_RETURN(const xla::XlaComputation condition,
-                      asks->Build(xla::GetTupleElement(xla::Parameter(asks.get(), 0, shape, "carried"), 0)));
+  const std::unique_ptr<xla::XlaBuilder> condition_builder = builder->CreateSubBuilder("goes_on");
+  TF_ASSIGN_OR_RETURN(
+      const xla::XlaComputation condition,
+      condition_builder->Build(xla::GetTupleElement(xla::Parameter(condition_builder.get(), 0, shape, "carried"), 0)));
   const std::unique_ptr<xla::XlaBuilder> inside = builder->CreateSubBuilder("once");
-  const xla::XlaOp before = xla::Parameter(inside.get(), 0, shape, "carried");
-  Carried after = iteration(inside.get(), Elements(before, 1, carried.size()));
-  const xla::XlaOp again = runs ? xla::ConstantR0<bool>(inside.get(), false) : Step(&after, /*goes=*/false);
-  TF_ASSIGN_OR_RETURN(const xla::XlaComputation body, inside->Build(Packed(again, after)));
+  const xla::XlaOp parameter = xla::Parameter(inside.get(), 0, shape, "carried");
+  Carried results = iteration(inside.get(), Elements(parameter, 1, carried.size()));
+  const xla::XlaOp repeats = runs ? xla::ConstantR0<bool>(inside.get(), false) : Step(&results, /*goes=*/false);
+  TF_ASSIGN_OR_RETURN(const xla::XlaComputation body, inside->Build(Packed(repeats, results)));
   return Elements(xla::While(condition, body, initial), 1, carried.size());
 }
 
-// XLA moves no computation across it. TensorFlow lowers its own such op by way of MLIR, which takes a hundred times as
-// long.
+// XLA moves no computation across this op. TensorFlow lowers its own barrier through MLIR, which takes a hundred times
+// as long.
 REGISTER_OP("IpuBarrier")
     .Input("values: T")
     .Output("barred: T")
     .Attr("T: list(type) >= 1")
     .SetShapeFn(ShapesOfInputs<>);
 
-// What its values were computed from is no longer read where they are used. A loop of one iteration returns the values.
+// Limits the life of the operands of `values`: no operation that uses the fenced values reads them. A loop of one
+// iteration returns the values.
 REGISTER_OP("IpuFence")
     .Input("token: int32")
     .Input("values: T")
@@ -207,11 +209,11 @@ absl::Status LowerFence(tf::XlaOpKernelContext* context) {
 REGISTER_XLA_OP(Name("IpuBarrier"), Lowering<LowerBarrier>);
 REGISTER_XLA_OP(Name("IpuFence"), Lowering<LowerFence>);
 
-// Runs a function once or skips it, as a loop of at most one iteration: the function updates in place, and nothing is
-// moved across its ends. `tf.while_loop` would do the same, but takes 15 to 25 ms in Python, and some more in
-// TensorFlow's bridge.
+// Runs a function once or skips it, as a loop of at most one iteration. So the function updates in place, and no
+// operation is moved across its ends. `tf.while_loop` would do the same, but takes 15 to 25 ms in Python, and more time
+// in TensorFlow's bridge.
 //
-// The function takes `token`, `before` and `captured`, and returns new values for `before`. It runs if `runs`.
+// The function takes `token`, `before` and `captured`, and returns new values for `before`. It runs if `runs` is true.
 // `passed` equals `token`, and is available once the function has run.
 REGISTER_OP("IpuOnce")
     .Input("runs: bool")
@@ -240,8 +242,8 @@ xla::XlaOp ConstantOf(xla::XlaBuilder* builder, const tf::Tensor& value) {
 absl::Status LowerOnce(tf::XlaOpKernelContext* context) {
   const int captured = kBefore + context->num_outputs() - 1;
   TF_ASSIGN_OR_RETURN(const tf::XlaCompiler::CompilationResult compiled, CompiledFunction(context, kToken, captured));
-  // The loop carries the token, what is changed and what is only used; `place` is the position of each input among
-  // them.
+  // The loop carries the token, the values that change and the values that are only read. `place` is the position of
+  // each input among them.
   constexpr int kNowhere = -1;
   std::vector<int> place(context->num_inputs(), kNowhere);
   std::vector<int> inputs;
@@ -255,8 +257,8 @@ absl::Status LowerOnce(tf::XlaOpKernelContext* context) {
   Carried begin(inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) TF_RETURN_IF_ERROR(OperandOf(context, inputs[i], &begin[i]));
   const auto iteration = [&](xla::XlaBuilder* builder, const Carried& carried) {
-    // Tensors that the function does not change. Without the barrier, XLA would hoist what is computed from them out
-    // of the loop.
+    // These tensors do not change in the function. Without the barrier, XLA would hoist computations on them out of the
+    // loop.
     std::vector<std::size_t> fixed;
     std::vector<xla::XlaOp> values;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -266,10 +268,10 @@ absl::Status LowerOnce(tf::XlaOpKernelContext* context) {
       values.push_back(carried[i]);
     }
     const std::vector<xla::XlaOp> barred = Barred(values);
-    Carried given = carried;
-    for (std::size_t i = 0; i < fixed.size(); ++i) given[fixed[i]] = barred[i];
+    Carried arguments = carried;
+    for (std::size_t i = 0; i < fixed.size(); ++i) arguments[fixed[i]] = barred[i];
     std::vector<xla::XlaOp> operands;
-    for (const int argument : compiled.input_mapping) operands.push_back(given[place[argument + kToken]]);
+    for (const int argument : compiled.input_mapping) operands.push_back(arguments[place[argument + kToken]]);
     const xla::XlaOp results = xla::Call(builder, *compiled.computation, operands);
     Carried changed = carried;
     changed.front() = barred.front();
@@ -297,7 +299,7 @@ absl::Status LowerOnce(tf::XlaOpKernelContext* context) {
 
 REGISTER_XLA_OP(Name("IpuOnce").AllowResourceTypes().AllowVariantTypes(), Lowering<LowerOnce>);
 
-// Calls a function that is in the program once, however often it is called.
+// Calls a function whose code is in the program once, however often it is called.
 //
 // TensorFlow inlines calls of its functions before it compiles a graph, but not this op.
 REGISTER_OP("IpuOutlined")
@@ -310,8 +312,8 @@ REGISTER_OP("IpuOutlined")
     .SetIsStateful()
     .SetShapeFn(StatedShapes);
 
-// The computations that were added to a builder, which would add one again at each call. Keeps each computation, so
-// that no other one gets its address.
+// The computations that were added to a builder. The builder itself would add a computation again at each call. The map
+// keeps each computation alive, so that its address stays unique.
 using AddedComputations =
     std::map<const xla::XlaComputation*, std::pair<std::shared_ptr<xla::XlaComputation>, xla::XlaComputationId>>;
 
@@ -337,7 +339,7 @@ absl::Status LowerOutlined(tf::XlaOpKernelContext* context) {
     } else if (output.is_tensor_list) {
       context->SetTensorListOutput(i, xla::GetTupleElement(results, place++));
     } else {
-      // XLA's search for values at compile time ends the process at an element of what a call returns.
+      // XLA's search for values at compile time ends the process at an element of a call's result.
       context->SetOutput(i, ResultOf(context, results, place++));
     }
   }
@@ -350,7 +352,7 @@ absl::Status LowerOutlined(tf::XlaOpKernelContext* context) {
 
 REGISTER_XLA_OP(Name("IpuOutlined").AllowResourceTypes().AllowVariantTypes(), Lowering<LowerOutlined>);
 
-// A loop or a branch of TensorFlow, after which the variables that it assigns are marked.
+// Lowers a loop or a branch of TensorFlow, and marks the variables that it assigns.
 absl::Status LowerAssigning(tf::XlaOpKernelContext* context) {
   std::vector<std::pair<tf::XlaResource*, xla::XlaOp>> before;
   for (int i = 0; i < context->num_inputs(); ++i) {

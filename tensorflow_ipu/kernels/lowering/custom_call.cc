@@ -21,7 +21,7 @@ namespace tf = tensorflow;
 
 namespace {
 
-// The range of the `order` inputs, which come last: one or none.
+// Returns the range of the `order` inputs, the last inputs of the op: one or none.
 std::pair<int, int> OrderOf(const tf::XlaOpKernelContext& context) {
   int begin = 0;
   int end = 0;
@@ -96,18 +96,18 @@ xla::XlaOp AtRunTime(tf::XlaOpKernelContext* context, xla::XlaOp value) {
   xla::XlaBuilder* const builder = context->builder();
   return builder->ReportErrorOrReturn([&]() -> absl::StatusOr<xla::XlaOp> {
     TF_ASSIGN_OR_RETURN(const xla::Shape shape, builder->GetShape(value));
-    // The computations that return the first of two operands, by their shape.
+    // For each shape, the computation that returns the first of two operands.
     using Selections = std::map<std::string, xla::XlaComputationId>;
     TF_ASSIGN_OR_RETURN(Selections* const selections, OfComputation<Selections>::Find(context));
-    const auto [found, is_new] = selections->try_emplace(xla::ShapeUtil::HumanString(shape));
+    const auto [entry, is_new] = selections->try_emplace(xla::ShapeUtil::HumanString(shape));
     if (is_new) {
       xla::XlaBuilder selection("first");
       const xla::XlaOp first = xla::Parameter(&selection, 0, shape, "first");
       xla::Parameter(&selection, 1, shape, "second");
       TF_ASSIGN_OR_RETURN(const xla::XlaComputation built, selection.Build(first));
-      found->second = builder->AddSubComputation(built);
+      entry->second = builder->AddSubComputation(built);
     }
-    return xla::Call(builder, found->second, {value, value});
+    return xla::Call(builder, entry->second, {value, value});
   });
 }
 
@@ -144,7 +144,7 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallWithState(tf::XlaOpKernelContext* co
   for (int64_t i = 0; in_place && i < static_cast<int64_t>(operands.size()); ++i) {
     aliases.push_back({{i + 1}, {i + states, {}}});
   }
-  if (advance) aliases.push_back({{0}, {0, {}}});  // So that a loop need not copy the state.
+  if (advance) aliases.push_back({{0}, {0, {}}});  // So a loop need not copy the state.
   const xla::XlaOp call =
       TypedCall(context->builder(), target, arguments, xla::ShapeUtil::MakeTupleShape(result_shapes), attributes,
                 /*has_side_effect=*/true, aliases);
@@ -166,9 +166,9 @@ absl::Status SetOutputs(tf::XlaOpKernelContext* context, const absl::StatusOr<st
 
 absl::Status RefuseEmpty(const char* queue, const xla::Shape& shape) {
   if (!xla::ShapeUtil::IsZeroElementArray(shape)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("Detected an input tensor to an ", queue, " queue with a dimension of size 0: one of shape ",
-                   xla::ShapeUtil::HumanString(shape), ". A feed cannot carry it: leave it out of the element."));
+  return absl::InvalidArgumentError(absl::StrCat("Detected an input tensor to an ", queue,
+                                                 " queue with a dimension of size 0: its shape is ",
+                                                 xla::ShapeUtil::HumanString(shape), ". Leave it out of the element."));
 }
 
 }  // namespace tensorflow_ipu

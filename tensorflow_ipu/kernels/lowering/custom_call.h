@@ -20,7 +20,7 @@
 
 namespace tensorflow_ipu {
 
-// The shape function of ops with an attribute `output_shapes` or `shapes`, a shape for each result.
+// The shape function of ops with an attribute `output_shapes` or `shapes`, which has a shape for each result.
 absl::Status StatedShapes(tensorflow::shape_inference::InferenceContext* context);
 
 // The shape function of ops whose results have the shapes of their inputs from `first` on.
@@ -33,7 +33,7 @@ absl::Status ShapesOfInputs(tensorflow::shape_inference::InferenceContext* conte
 // The shape function of ops whose results are scalars.
 absl::Status Scalars(tensorflow::shape_inference::InferenceContext* context);
 
-// The kernel of an op that a function lowers.
+// The kernel of an op that is lowered by a function.
 template <absl::Status (*kLower)(tensorflow::XlaOpKernelContext*)>
 class Lowering : public tensorflow::XlaOpKernel {
  public:
@@ -48,20 +48,20 @@ T AttributeOf(tensorflow::XlaOpKernelContext* context, const char* name) {
   return tensorflow::GetNodeAttr<T>(context->op_kernel().def(), name).value();
 }
 
-// What the lowering of one computation keeps, and so of one builder and one thread.
+// Data that is kept while one computation is lowered, by one builder on one thread.
 template <typename T>
 class OfComputation : public tensorflow::ResourceBase {
  public:
-  // Makes it at the first use.
+  // Creates the data at the first use.
   static absl::StatusOr<T*> Find(tensorflow::XlaOpKernelContext* context) {
     tensorflow::OpKernelContext* const compilation = context->op_kernel_context();
-    OfComputation* found = nullptr;
+    OfComputation* resource = nullptr;
     TF_RETURN_IF_ERROR(compilation->step_container()->LookupOrCreate<OfComputation>(
-        compilation->resource_manager(), "ipu_lowering", &found, MakeResource<OfComputation>));
-    found->Unref();  // The container holds it.
-    return &found->kept_;
+        compilation->resource_manager(), "ipu_lowering", &resource, MakeResource<OfComputation>));
+    resource->Unref();  // The container holds it.
+    return &resource->kept_;
   }
-  std::string DebugString() const override { return "what a lowering keeps"; }
+  std::string DebugString() const override { return "The data of a lowering"; }
 
  private:
   T kept_;
@@ -77,41 +77,41 @@ struct CallValue {
   std::string text;
 };
 
-// The attributes of a custom call, as an MLIR dictionary.
+// Returns the attributes of a custom call as an MLIR dictionary.
 std::string CallAttributes(const std::vector<std::pair<const char*, CallValue>>& attributes);
 
-// An element of the result, and the operand whose memory it takes.
+// An element of the result, and the operand whose memory it uses.
 using Alias = std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>;
 
-// Calls a handler, with operands and result in row-major layout, as host tensors have it.
+// Calls a handler with operands and result in row-major layout, like tensors of the host.
 xla::XlaOp TypedCall(xla::XlaBuilder* builder, const std::string& target, const std::vector<xla::XlaOp>& operands,
                      const xla::Shape& result, const std::string& attributes = "", bool has_side_effect = false,
                      absl::Span<const Alias> aliases = {});
 
-// Returns `value`, hidden from XLA's search for values and bounds at compile time. XLA searches what shapes, slices and
-// branches depend on, and fails at a custom call. It does not search calls of computations with several operands, and
-// inlines them before its other passes.
+// Returns `value`, hidden from XLA's search for values and bounds at compile time. That search follows the operands of
+// shapes, slices and branches, and fails at a custom call. It does not enter calls of computations with several
+// operands, which XLA inlines before its other passes.
 xla::XlaOp AtRunTime(tensorflow::XlaOpKernelContext* context, xla::XlaOp value);
 
 // Returns element `index` of the tuple that a custom call returns, hidden as by `AtRunTime`.
 xla::XlaOp ResultOf(tensorflow::XlaOpKernelContext* context, xla::XlaOp call, int64_t index);
 
-// An op with a state and with results must be registered with `IsMetadataOp()`, which ends TensorFlow's search for
+// An op with a state and with results must be registered with `IsMetadataOp()`. That ends TensorFlow's search for
 // inputs that must be compile-time constants. If a result is used as an index, the search would otherwise reach the
-// state and take its present value for part of the program, so that each replica and each run would be compiled anew.
+// state and make its present value a part of the program. Then each replica and each run would be compiled again.
 
-// The optional last input of an op with a state: the resource of the program's order, which all such ops read and
-// assign instead of their own states.
+// The optional last input of an op with a state: the resource of the program's order. All ops with an order input read
+// and assign it instead of their states.
 #define ORDER_INPUT Input("order: orders * resource").Attr("orders: int >= 0 = 0")
 
-// The inputs of the op between its state (input 0) and its order.
+// Returns the inputs of the op between its state (input 0) and its order.
 std::vector<xla::XlaOp> ValuesOf(tensorflow::XlaOpKernelContext* context);
 
-// Calls `target` with the state (input 0) and `operands`, assigns the returned state, and returns the other results, of
-// shapes `results`. If the op has an order input (see ORDER_INPUT), it precedes the state and is advanced instead of
-// it. If its attribute `advance` is false, nothing is assigned, as XLA does not allow it in the condition of a loop.
-// With `in_place`, result i takes the memory of operand i, which has its shape. XLA copies operands that are used
-// elsewhere.
+// Calls `target` with the state (input 0) and `operands`, assigns the returned state, and returns the other results,
+// which have the shapes `results`. If the op has an order input (see ORDER_INPUT), the order precedes the state and is
+// advanced instead. If its attribute `advance` is false, no state is assigned, since XLA does not allow that in the
+// condition of a loop. With `in_place`, result i uses the memory of operand i, which has the same shape. XLA copies
+// operands that have other uses.
 absl::StatusOr<std::vector<xla::XlaOp>> CallWithState(tensorflow::XlaOpKernelContext* context,
                                                       const std::string& target,
                                                       const std::vector<xla::XlaOp>& operands,
@@ -123,7 +123,7 @@ void SetOutputs(tensorflow::XlaOpKernelContext* context, const std::vector<xla::
 absl::Status SetOutputs(tensorflow::XlaOpKernelContext* context,
                         const absl::StatusOr<std::vector<xla::XlaOp>>& results);
 
-// Refuses tensors without elements, which the machine's streams cannot carry.
+// Rejects tensors without elements, which the machine's streams do not support.
 absl::Status RefuseEmpty(const char* queue, const xla::Shape& shape);
 
 }  // namespace tensorflow_ipu

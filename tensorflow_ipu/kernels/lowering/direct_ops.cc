@@ -1,4 +1,4 @@
-// Operations of layers, lowered straight to XLA, for nodes of programs only.
+// Operations of layers that are lowered directly to XLA, in programs only.
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -22,8 +22,8 @@ namespace {
 
 namespace tf = tensorflow;
 
-// TensorFlow 2.21 lowers common operations by way of an MLIR module of one operation, which takes 4 ms a node and gives
-// the same result. Here they are lowered directly for floating types. `tests/ops/test_direct_ops.py` compares both.
+// TensorFlow 2.21 lowers common operations by an MLIR module of one operation. That takes 4 ms per node and gives the
+// same result. Here they are lowered directly for floating types. `tests/ops/test_direct_ops.py` compares both.
 
 bool IsFloating(tf::DataType type) { return type == tf::DT_FLOAT || type == tf::DT_HALF || type == tf::DT_BFLOAT16; }
 
@@ -40,7 +40,7 @@ class Direct : public tf::XlaOpKernel {
   }
 };
 
-// An elementwise operation.
+// Lowers an elementwise operation.
 template <xla::XlaOp (*kFunction)(xla::XlaOp)>
 xla::XlaOp Unary(tf::XlaOpKernelContext* context) {
   return kFunction(context->Input(0));
@@ -67,7 +67,7 @@ xla::XlaOp ReluGradient(tf::XlaOpKernelContext* context) {
 
 int64_t Rank(tf::XlaOpKernelContext* context) { return context->InputXlaShape(0)->dimensions().size(); }
 
-// The sum over dimensions, accumulated in the type in which TensorFlow accumulates.
+// Returns the sum over dimensions, with TensorFlow's accumulation type.
 xla::XlaOp Sum(tf::XlaOpKernelContext* context, xla::XlaOp x, absl::Span<const int64_t> dimensions) {
   const tf::DataType type = context->input_type(0);
   const tf::DataType wide = tf::XlaHelpers::SumAccumulationType(type);
@@ -91,7 +91,7 @@ xla::XlaOp BiasGradient(tf::XlaOpKernelContext* context) {
   return Sum(context, context->Input(0), dimensions);
 }
 
-// Softmax and log-softmax over the last dimension.
+// Lowers softmax and log-softmax over the last dimension.
 xla::XlaOp Softmax(tf::XlaOpKernelContext* context) {
   const xla::XlaOp logits = context->Input(0);
   const int64_t last = Rank(context) - 1;
@@ -125,15 +125,14 @@ const bool direct_registered =
     RegisterDirect<Unary<xla::Sign>>("Sign") && RegisterDirect<Softmax>("Softmax") &&
     RegisterDirect<Unary<Sqrt>>("Sqrt") && RegisterDirect<Unary<Tanh>>("Tanh");
 
-// `LRN` and `LRNGrad`, local response normalization, for every type: XLA's kernels multiply values of float16 and
-// bfloat16 by a sum in float32, which XLA then refuses.
-// All is computed in float32 and rounded once, at the end.
+// Lowers `LRN` and `LRNGrad`, local response normalization, for every type. XLA's kernels multiply float16 and bfloat16
+// values by a sum in float32, which XLA then rejects. Here all is computed in float32 and rounded once, at the end.
 absl::Status LowerNormalization(tf::XlaOpKernelContext* context) {
   const auto radius = AttributeOf<int64_t>(context, "depth_radius");
   const auto bias = AttributeOf<float>(context, "bias");
   const auto alpha = AttributeOf<float>(context, "alpha");
   const auto beta = AttributeOf<float>(context, "beta");
-  const auto input_of = [&](int number) { return xla::ConvertElementType(context->Input(number), xla::F32); };
+  const auto input_of = [&](int index) { return xla::ConvertElementType(context->Input(index), xla::F32); };
   const auto scalar = [&](float value) { return xla::ConstantR0<float>(context->builder(), value); };
   const auto sum_of_neighbours = [&](xla::XlaOp values) {
     return xla::ReduceWindow(values, scalar(0), xla::CreateScalarAddComputation(xla::F32, context->builder()),
@@ -148,7 +147,7 @@ absl::Status LowerNormalization(tf::XlaOpKernelContext* context) {
     result = input * result;
   } else {
     const xla::XlaOp gradients = input_of(0), output = input_of(2);
-    // The factor of the derivative of norm^-beta besides its input.
+    // The derivative of norm^-beta is its input times this factor.
     const xla::XlaOp slope = scalar(-2 * alpha * beta);
     result = gradients * result + sum_of_neighbours(output * gradients / norm) * input * slope;
   }

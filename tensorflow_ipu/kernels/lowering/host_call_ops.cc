@@ -1,5 +1,5 @@
-// Ops by which a program calls a function of the host: `IpuHostFunction` makes it, `IpuHostCall` calls it, and
-// `IpuHostResult` is one of its results. `IpuUserOperation` calls a user's C++ function.
+// Ops of programs that call functions of the host. `IpuHostFunction` creates a host function, `IpuHostCall` calls it,
+// and `IpuHostResult` is one of its results. `IpuUserOperation` calls a user's C++ function.
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -29,8 +29,8 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Runs on the host. Sets the body of function `number`, or of a new function of programs on `/device:IPU:<device>` that
-// lives as long as the session where `number` is 0. `initial` is the initial state that names the function to a
+// Sets the body of host function `number`. If `number` is 0, creates a function for programs on `/device:IPU:<device>`
+// that lives as long as the session. Runs on the host. `initial` is the initial state that identifies the function in a
 // program.
 REGISTER_OP("IpuHostFunction")
     .Input("number: int64")
@@ -45,8 +45,8 @@ REGISTER_OP("IpuHostFunction")
       return absl::OkStatus();
     });
 
-// `call` stands for the results of all types and shapes in `result_types` and `result_shapes`. These grow while the
-// program is traced, as a result is first used, so the results are not outputs of this op.
+// `call` represents the results of all types and shapes in `result_types` and `result_shapes`. These lists grow while
+// the program is traced, whenever a result is first used. So the results cannot be outputs of this op.
 REGISTER_OP("IpuHostCall")
     .Input("state: resource")
     .Input("passed: types")
@@ -58,7 +58,7 @@ REGISTER_OP("IpuHostCall")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::ScalarShape);
 
-// `passed` are the inputs of the call, to which gradients flow back.
+// `passed` are the inputs of the call, which receive gradients.
 REGISTER_OP("IpuHostResult")
     .Input("call: variant")
     .Input("passed: types")
@@ -90,7 +90,7 @@ class HostFunctionOp : public tf::OpKernel {
           function = std::make_shared<HostFunction>(device_);
           own_ = HostFunctions().Add(function);
         }
-        if (function != nullptr) function->SetBody(*body);  // Else the program was deleted in the meantime.
+        if (function != nullptr) function->SetBody(*body);  // If it is null, the program was deleted in the meantime.
       }
       if (number == 0) number = own_;
     }
@@ -118,9 +118,9 @@ absl::Status LowerHostCall(tf::XlaOpKernelContext* context) {
   }
   const std::string node = TextOf(context->op_kernel().def());
   const std::string attributes = CallAttributes({{"node", node}, {"name", NameForMessages(context, node)}});
-  TF_ASSIGN_OR_RETURN(const std::vector<xla::XlaOp> given,
+  TF_ASSIGN_OR_RETURN(const std::vector<xla::XlaOp> results_of_call,
                       CallWithState(context, "ipu_host_call", ValuesOf(context), results, attributes));
-  context->SetTensorListOutput(0, xla::Tuple(context->builder(), given));
+  context->SetTensorListOutput(0, xla::Tuple(context->builder(), results_of_call));
   return absl::OkStatus();
 }
 
@@ -148,15 +148,15 @@ REGISTER_OP("IpuUserOperation")
 absl::Status LowerUserOperation(tf::XlaOpKernelContext* context) {
   const auto called = AttributeOf<std::string>(context, "called");
   const std::string name = NameForMessages(context, called);
-  // Unknown where Keras traces a layer that is never compiled.
+  // Unknown if Keras traces a layer that is never compiled.
   const auto shapes = AttributeOf<std::vector<tf::PartialTensorShape>>(context, "output_shapes");
   std::vector<xla::Shape> results(context->num_outputs());
   for (int i = 0; i < context->num_outputs(); ++i) {
     tf::TensorShape shape;
     if (!shapes[i].AsTensorShape(&shape)) {
       return absl::InvalidArgumentError(
-          absl::StrCat(name, ": `outs` says the shape ", shapes[i].DebugString(),
-                       ", and a program has static shapes: trace its function for arguments of static shape"));
+          absl::StrCat(name, ": `outs` has the shape ", shapes[i].DebugString(),
+                       ", but a program needs static shapes: trace its function for arguments of static shape"));
     }
     TF_RETURN_IF_ERROR(tf::TensorShapeToXLAShape(context->expected_output_dtype(i), shape, &results[i]));
   }

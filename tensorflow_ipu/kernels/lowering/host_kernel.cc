@@ -48,14 +48,14 @@ std::string TextOf(const tf::NodeDef& node) {
 namespace {
 
 bool IsOfLibrary(const std::string& file) {
-  if (file == "<string>") return true;  // Generated code, such as the wrappers of the package's own ops.
+  if (file == "<string>") return true;  // Generated code, such as the wrappers of this package's ops.
   for (const char* const library : {"-packages/tensorflow/", "-packages/keras/", "-packages/tensorflow_ipu/"}) {
     if (absl::StrContains(file, library)) return true;
   }
   return false;
 }
 
-// The user's line that made the node being lowered; empty if it is not known.
+// Returns the user's line that created the node being lowered; empty if it is not known.
 std::string LineOf(tf::XlaOpKernelContext* context) {
   const tf::AbstractStackTrace* const trace =
       context->xla_context()->StackTraceForNodeName(context->op_kernel().name());
@@ -91,9 +91,9 @@ std::optional<std::vector<tf::TensorShape>> ResultShapes(tf::XlaOpKernelContext*
     if (!shape.ok() || shape->is_dynamic()) return std::nullopt;
     shapes.emplace_back(tf::TensorShape(shape->dimensions()));
   }
-  std::vector<int> known;  // Inputs that must be known at compile time, such as shapes.
-  if (!tf::XlaOpRegistry::CompileTimeConstantInputs(context->op_kernel(), &known).ok()) return std::nullopt;
-  for (const int i : known) {
+  std::vector<int> constant_inputs;  // Inputs that must be known at compile time, such as shapes.
+  if (!tf::XlaOpRegistry::CompileTimeConstantInputs(context->op_kernel(), &constant_inputs).ok()) return std::nullopt;
+  for (const int i : constant_inputs) {
     absl::StatusOr<tf::Tensor> constant = context->ConstantInputTensor(i);
     if (!constant.ok()) return std::nullopt;
     constants[i] = *std::move(constant);
@@ -143,14 +143,14 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tf::XlaOpKernelContext* c
   for (int i = 0; i < count; ++i) {
     TF_RETURN_IF_ERROR(tf::TensorShapeToXLAShape(result_types[i], results[i], &result_shapes.emplace_back()));
   }
-  const bool one = result_shapes.size() == 1;
+  const bool is_single = result_shapes.size() == 1;
   const xla::XlaOp call = TypedCall(context->builder(), "ipu_host_kernel", operands,
-                                    one ? result_shapes[0] : xla::ShapeUtil::MakeTupleShape(result_shapes),
+                                    is_single ? result_shapes[0] : xla::ShapeUtil::MakeTupleShape(result_shapes),
                                     CallAttributes({{"node", node}, {"name", name}, {"in_stashes", in_stashes}}),
                                     /*has_side_effect=*/always);
   std::vector<xla::XlaOp> outputs;
   for (int i = 0; i < count; ++i) {
-    outputs.push_back(converted(one ? AtRunTime(context, call) : ResultOf(context, call, i), result_types[i],
+    outputs.push_back(converted(is_single ? AtRunTime(context, call) : ResultOf(context, call, i), result_types[i],
                                 context->expected_output_dtype(i)));
   }
   return outputs;
@@ -159,7 +159,7 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tf::XlaOpKernelContext* c
 xla::XlaOp CallAssertion(tf::XlaOpKernelContext* context, xla::XlaOp holds, const std::vector<PartOfMessage>& message,
                          int64_t summarize) {
   std::vector<xla::XlaOp> operands = {holds};
-  std::string data;  // Of each part, ended by a zero byte: `=` and a text, or `#` for the next operand.
+  std::string data;  // Each part ends with a zero byte: `=` and a text, or `#` for the next operand.
   for (const PartOfMessage& part : message) {
     if (const auto* const text = std::get_if<std::string>(&part)) {
       absl::StrAppend(&data, "=", *text);

@@ -15,47 +15,48 @@
 
 namespace tensorflow_ipu {
 
-// The attribute of nodes that a host kernel may compute. Its value says when: where the kernel is faster than XLA, or
-// wherever it can.
+// The attribute of nodes that a host kernel may compute. Its value specifies when: if the kernel is faster than XLA, or
+// whenever a kernel exists.
 constexpr char kHostKernelAttribute[] = "_ipu_host_kernel";
 constexpr char kWhereverKnown[] = "wherever known";
 
-// The attribute of such a node that says whether it is in a loop of the program.
+// The attribute of such a node that is true if the node is in a loop of the program.
 constexpr char kInLoopAttribute[] = "_ipu_in_loop";
 
-// Whether TensorFlow has a CPU kernel for the node that programs can share.
+// Returns true if TensorFlow has a CPU kernel for the node that programs can share.
 bool HasHostKernel(const tensorflow::NodeDef& node);
 
-// The shapes of the first `count` results of the node being lowered (at most as many as it has); nothing where they
-// depend on unknown values.
+// Returns the shapes of the first `count` results of the node being lowered, or of all results if it has fewer. Returns
+// nothing if they depend on unknown values.
 std::optional<std::vector<tensorflow::TensorShape>> ResultShapes(tensorflow::XlaOpKernelContext* context, int count);
 
 // Adds a custom call of the host kernel of `node` and returns its first results, which have these shapes. `node` is the
-// node being lowered, or the same of another type `T`, to which operands and from which results are converted. With
-// `always`, it runs even if its results are unused. Inputs that are read from a stash buffer are used in place and not
-// copied.
+// node being lowered, or the same node with another type `T`. Operands are then converted to that type, and results
+// from it. With `always`, the call runs even if its results are unused. Inputs that are read from a stash buffer are
+// used in place and not copied.
 absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tensorflow::XlaOpKernelContext* context,
                                                        const tensorflow::NodeDef& node,
                                                        const std::vector<tensorflow::TensorShape>& results,
                                                        bool always = false);
 
-// A text, or a tensor whose elements are in the message.
+// A text, or a tensor whose elements are printed in the message.
 using PartOfMessage = std::variant<std::string, xla::XlaOp>;
 
-// Adds a custom call that ends the run with a message if the scalar `holds` is false, and else returns true. The
-// message has as many elements of each tensor as `summarize` says.
+// Adds a custom call that ends the run with a message if the scalar `holds` is false, and returns true otherwise. The
+// message contains up to `summarize` elements of each tensor.
 xla::XlaOp CallAssertion(tensorflow::XlaOpKernelContext* context, xla::XlaOp holds,
                          const std::vector<PartOfMessage>& message, int64_t summarize = 3);
 
-// Lowers the node to a kernel of the host if it sums products of float32 over all but the last dimension. Returns
-// whether it did.
+// Lowers the node to a kernel of the host if it sums products of float32 over all but the last dimension. Returns false
+// if it does not.
 bool LowerAsSumOfProducts(tensorflow::XlaOpKernelContext* context);
 
-// The node without what does not affect its kernel, so that nodes of the same kernel have the same text.
+// Returns the node as text, without the properties that do not affect its kernel. So nodes with the same kernel have
+// the same text.
 std::string TextOf(const tensorflow::NodeDef& node);
 
-// The name of the node being lowered in messages: its op and its name. `LinesOf` finds the user's line that made it by
-// this name and by `key`, which tells it from other nodes of that name.
+// Returns the name of the node in messages: its op and its name. `LinesOf` finds the user's line that created the node
+// by this name and by `key`, which distinguishes nodes of the same name.
 std::string NameForMessages(tensorflow::XlaOpKernelContext* context, const std::string& key);
 
 // A slot of a stash buffer: a tensor [depth, ...], and an int32 scalar.
@@ -64,10 +65,10 @@ struct StashSlot {
   xla::XlaOp slot;
 };
 
-// Notes that `value` was read from that slot.
+// Records that `value` was read from that slot.
 absl::Status NoteStashSlot(tensorflow::XlaOpKernelContext* context, xla::XlaOp value, const StashSlot& slot);
 
-// The slot that `value` was read from, if it was noted.
+// Returns the slot that `value` was read from, if it was recorded.
 std::optional<StashSlot> StashSlotOf(tensorflow::XlaOpKernelContext* context, xla::XlaOp value);
 
 }  // namespace tensorflow_ipu

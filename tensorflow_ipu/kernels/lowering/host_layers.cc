@@ -1,6 +1,6 @@
 // The layers that programs compute by host kernels: convolutions, poolings, batch normalization, random numbers; and
-// checks, which XLA drops. Only nodes of programs use these kernels. They fall back to XLA's lowering where the host
-// kernel does not support the node or is not faster.
+// checks, which XLA drops. Only nodes of programs use these kernels. They use XLA's lowering if the host kernel does
+// not support the node or is not faster.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +33,8 @@ namespace {
 
 namespace tf = tensorflow;
 
-// The attribute of an `Assert` in a program with the texts among its data, which a program cannot hold, in their order.
+// The attribute of an `Assert` in a program with the texts among its data, in their order. A program itself cannot
+// contain them.
 constexpr char kTextsAttribute[] = "_ipu_texts";
 
 void LowerAssert(tf::XlaOpKernelContext* context) {
@@ -58,7 +59,7 @@ using Sizes = std::vector<int64_t>;
 
 enum class Role { kForward, kOfInput, kOfFilter };
 
-// Whether a convolution has a filter of one element, and neither groups nor explicit padding.
+// Returns true if a convolution has a filter of one element, and neither groups nor explicit padding.
 bool IsPointwise(const tf::NodeDef& node, const Sizes& filter, int64_t features) {
   std::string format, padding;
   if (!tf::TryGetNodeAttr(node, "data_format", &format) || (format != "NHWC" && format != "NDHWC")) return false;
@@ -67,9 +68,9 @@ bool IsPointwise(const tf::NodeDef& node, const Sizes& filter, int64_t features)
          filter[filter.size() - 2] == features;
 }
 
-// The sizes of an input, or (`says`) the sizes that the input holds; empty if they are unknown.
-Sizes SizesOf(tf::XlaOpKernelContext* context, int input, bool says) {
-  if (says) {
+// Returns the sizes of an input or, with `is_shape`, the sizes that the input contains; empty if they are unknown.
+Sizes SizesOf(tf::XlaOpKernelContext* context, int input, bool is_shape) {
+  if (is_shape) {
     tf::TensorShape shape;
     if (!context->ConstantInputAsShape(input, &shape).ok()) return {};
     const auto sizes = shape.dim_sizes();
@@ -81,8 +82,9 @@ Sizes SizesOf(tf::XlaOpKernelContext* context, int input, bool says) {
 }
 
 // Lowers the node to a product of matrices if it is a convolution by a filter of one element, without groups and
-// padding, or a gradient of one. XLA computes the product in half the time of a convolution. Strides leave out places
-// of the images before the product, or insert zeros after it. Returns whether it did.
+// padding, or a gradient of such a convolution. XLA computes the product in half the time of the convolution. Strides
+// drop places of the images before the product, or insert zeros after it. Returns false if the node is not such a
+// convolution.
 bool LowerAsProduct(tf::XlaOpKernelContext* context) {
   const tf::NodeDef& node = context->op_kernel().def();
   const bool convolution = absl::StartsWith(node.op(), "Conv2D") || absl::StartsWith(node.op(), "Conv3D");
@@ -95,9 +97,10 @@ bool LowerAsProduct(tf::XlaOpKernelContext* context) {
   Sizes strides;
   if (input.size() < 3 || filter.size() != input.size() || !IsPointwise(node, filter, input.back())) return false;
   if (!tf::TryGetNodeAttr(node, "strides", &strides) || strides.size() != input.size()) return false;
-  if (strides.front() != 1 || strides.back() != 1) return false;  // Which is an error.
+  // Such strides are an error, which XLA's lowering reports.
+  if (strides.front() != 1 || strides.back() != 1) return false;
   const int64_t in = input.back(), out = filter.back();
-  Sizes used = input;  // The places of the images that the strides leave.
+  Sizes used = input;  // The places of the images that the strides select.
   xla::PaddingConfig skipped;
   for (std::size_t i = 0; i < input.size(); ++i) {
     used[i] = (input[i] + strides[i] - 1) / strides[i];
@@ -134,29 +137,30 @@ bool LowerAsProduct(tf::XlaOpKernelContext* context) {
   return true;
 }
 
-// Below, the factors were measured by benchmarks/layers on processors with AVX-512 and, by limiting oneDNN, with AVX2;
-// docs/host_kernels.md has the rules for users.
+// The factors below were measured by benchmarks/layers on processors with AVX-512 and, by limiting oneDNN, with AVX2.
+// docs/host_kernels.md describes the rules for users.
 
 struct Lowered {
   tf::XlaOpKernelContext* context;
   tf::AttrSlice node;
-  bool in_loop;  // XLA computes few convolutions fast in loops.
+  bool in_loop;  // In loops, XLA computes few convolutions fast.
 };
 
-// The shape of an input, or the shape that the input holds if it is one of a gradient.
+// Returns the shape of an input or, if it is the shape input of a gradient, the shape that it contains.
 std::optional<tf::TensorShape> ShapeOf(tf::XlaOpKernelContext* context, int input) {
-  const absl::StatusOr<xla::Shape> given = context->InputXlaShape(input);
-  if (!given.ok()) return std::nullopt;
-  if (given->dimensions().size() > 1) return tf::TensorShape(given->dimensions());
-  tf::TensorShape said;
-  if (!context->ConstantInputAsShape(input, &said).ok()) return std::nullopt;
-  return said;
+  const absl::StatusOr<xla::Shape> shape = context->InputXlaShape(input);
+  if (!shape.ok()) return std::nullopt;
+  if (shape->dimensions().size() > 1) return tf::TensorShape(shape->dimensions());
+  tf::TensorShape contents;
+  if (!context->ConstantInputAsShape(input, &contents).ok()) return std::nullopt;
+  return contents;
 }
 
-constexpr int kRank = 4, kRows = 1, kColumns = 2;  // Of the images of a `Conv2D`.
+constexpr int kRank = 4, kRows = 1, kColumns = 2;  // The axes of the images of a `Conv2D`.
 
-// Whether a `Conv2D` or a gradient of one is small: of one row, as TensorFlow makes it of one dimension, and few
-// elements; or of few output positions and few products. `skipped` is the product of the strides.
+// Returns true if a `Conv2D` or one of its gradients is small. Either its images have one row, as in convolutions of
+// one dimension, and few elements. Or it has few output positions and few products. `skipped` is the product of the
+// strides.
 bool IsSmall(const tf::TensorShape& images, int64_t filter_elements, int64_t skipped, tf::DataType type) {
   constexpr int64_t kShortRow = 256 << 10, kFewPlaces = 8 << 10, kFewProducts = 20 << 20;
   if (images.dim_size(kRows) == 1) return images.num_elements() < kShortRow;
@@ -182,23 +186,24 @@ bool IsSmall(const Lowered& layer) {
 bool AlwaysFaster(const Lowered&) { return true; }
 
 // For types that oneDNN does not compute, TensorFlow's own kernels take 4 to 10 times as long as XLA's code. Float16,
-// and bfloat16 without AVX-512, are float32 here: see `Widen`.
+// and bfloat16 without AVX-512, were already replaced by float32: see `Widen`.
 bool FasterWhereOneDnn(const Lowered& layer) {
   tf::DataType type = tf::DT_INVALID;
   if (!tf::TryGetNodeAttr(layer.node, "T", &type)) return false;
   return type == tf::DT_DOUBLE || OneDnnComputes(type);
 }
 
-// As above. XLA also computes convolutions of one dimension below 1 MiB, and others of float32 with at most 8 Ki output
-// positions and less than 20 Mi products, in 0.6 to 0.9 of the time: it divides them better among cores.
+// As FasterWhereOneDnn, except for small convolutions. XLA computes convolutions of one dimension below 1 MiB in 0.6 to
+// 0.9 of the time, because it divides them better among cores. The same holds for float32 convolutions with at most 8
+// Ki output positions and less than 20 Mi products.
 bool FasterConvolution(const Lowered& layer) { return FasterWhereOneDnn(layer) && !IsSmall(layer); }
 
 // In loops, XLA computes gradients of convolutions of any type by its slowest code, and not all loops are known here.
-// The gradients that XLA computes fast were rewritten before (`programs/_host_kernels.py`).
+// Gradients that XLA computes fast were rewritten before (`programs/_host_kernels.py`).
 bool FasterGradient(const Lowered& layer) { return layer.in_loop || FasterWhereOneDnn(layer); }
 
-// XLA takes 2 to 5 times as long as TensorFlow's kernels for mean poolings whose windows overlap and for their
-// gradients, and 0.7 to 1.0 of their time for other windows.
+// For mean poolings whose windows overlap, and for their gradients, XLA takes 2 to 5 times as long as TensorFlow's
+// kernels. For other windows it takes 0.7 to 1.0 of their time.
 bool FasterWhereOverlapping(const Lowered& layer) {
   std::vector<int32_t> windows, strides;
   if (!tf::TryGetNodeAttr(layer.node, "ksize", &windows) || !tf::TryGetNodeAttr(layer.node, "strides", &strides)) {
@@ -209,9 +214,10 @@ bool FasterWhereOverlapping(const Lowered& layer) {
   return overlap && FasterWhereOneDnn(layer);
 }
 
-// XLA normalizes batches of less than 2 MiB of float32 (without AVX-512: of less than 3 MiB or 32 features) in 0.2 to
-// 1.0 of the time, since oneDNN divides them badly among cores. For larger ones it takes 1.2 to 9 times as long: it
-// sums over all but the last dimension a few features at a time, and rereads the memory for each.
+// XLA normalizes small batches in 0.2 to 1.0 of the time, since oneDNN divides them badly among cores. Small means less
+// than 2 MiB of float32; without AVX-512, less than 3 MiB or less than 32 features. For larger batches XLA takes 1.2 to
+// 9 times as long: it sums a few features at a time over all but the last dimension, and reads the memory again for
+// each.
 bool FasterBatchNorm(const Lowered& layer) {
   constexpr int64_t kLarge = 512 << 10, kLargeWithoutAvx512 = 768 << 10, kManyFeatures = 32;
   const absl::StatusOr<xla::Shape> images = layer.context->InputXlaShape(0);
@@ -221,9 +227,9 @@ bool FasterBatchNorm(const Lowered& layer) {
   return elements >= kLargeWithoutAvx512 && images->dimensions().back() >= kManyFeatures;
 }
 
-// XLA is faster at picking few of many elements, and takes 2 to 7 times as long to sort all.
+// XLA is faster if it picks few of many elements, and takes 2 to 7 times as long if it sorts all.
 bool FasterForMany(const Lowered& layer) {
-  constexpr int kFew = 4;  // At least one element in so many is taken.
+  constexpr int kFew = 4;  // At least one of this many elements is selected.
   int64_t count = 0;
   const absl::StatusOr<xla::Shape> from = layer.context->InputXlaShape(0);
   const absl::Status known = layer.context->ConstantInputAsIntScalar(1, &count);
@@ -234,13 +240,13 @@ using Suits = bool (*)(tf::XlaOpKernelContext*, const tf::AttrSlice&);
 using Faster = bool (*)(const Lowered&);
 
 constexpr int kAll = std::numeric_limits<int>::max();
-// The other results of a `FusedBatchNorm` are for other devices.
+// The other results of a `FusedBatchNorm` are used on other devices.
 constexpr int kBatchNormResults = 5, kBatchNormGradientResults = 3;
 
 bool Always(tf::XlaOpKernelContext*, const tf::AttrSlice&) { return true; }
 bool Never(tf::XlaOpKernelContext*, const tf::AttrSlice&) { return false; }  // See LowerAsSumOfProducts.
 
-// Whether the channels come last, which is the only data format of the host's kernels.
+// Returns true if the channels are the last axis, which is the only data format of the host's kernels.
 bool ChannelsLast(const tf::AttrSlice& node) {
   std::string format;
   return !tf::TryGetNodeAttr(node, "data_format", &format) || format == "NHWC" || format == "NDHWC";
@@ -264,7 +270,7 @@ bool UndilatedConvolution(tf::XlaOpKernelContext*, const tf::AttrSlice& node) {
   return ChannelsLast(node) && Undilated(node);
 }
 
-// Whether a draw is by Philox, or by the device's default algorithm, which is Philox on the host.
+// Returns true if a draw uses Philox, or the device's default algorithm, which is Philox on the host.
 bool Philox(tf::XlaOpKernelContext* context, const tf::AttrSlice&) {
   constexpr int kAlgorithm = 3;  // The index of the algorithm input, in all such ops.
   int64_t algorithm = 0;
@@ -275,7 +281,7 @@ bool Philox(tf::XlaOpKernelContext* context, const tf::AttrSlice&) {
 // The op that returns the device's default algorithm.
 constexpr char kAlgorithmOfDevice[] = "StatelessRandomGetAlg";
 
-// The host's kernels have no gradients of grouped convolutions; XLA does.
+// XLA computes gradients of grouped convolutions; the host's kernels do not.
 bool GradientOfInput(tf::XlaOpKernelContext* context, const tf::AttrSlice& node) {
   tf::TensorShape inputs;
   const absl::StatusOr<xla::Shape> filter = context->InputXlaShape(1);
@@ -297,8 +303,8 @@ constexpr char kCheckNumericsV2[] = "CheckNumericsV2";
 
 bool IsCheckNumerics(std::string_view op) { return op == kCheckNumerics || op == kCheckNumericsV2; }
 
-// Whether XLA computes the node's results while it compiles the program, as it may have to: a shape or an axis may
-// depend on them. XLA never does so for random numbers.
+// Returns true if XLA computes the node's results while it compiles the program. It may have to, because a shape or an
+// axis may depend on them. It never does so for random numbers.
 bool FoldedByXla(tf::XlaOpKernelContext* context) {
   constexpr int64_t kMany = 16 << 10;  // Shapes have fewer elements.
   if (absl::StartsWith(context->op_kernel().type_string_view(), "Stateless")) return false;
@@ -313,13 +319,13 @@ bool FoldedByXla(tf::XlaOpKernelContext* context) {
 
 struct Layer {
   const char* op;
-  Suits suits;                   // Whether the host's kernel can compute the node.
-  Faster faster = AlwaysFaster;  // Whether it is faster than XLA's code.
-  int results = kAll;            // How many of the results hold something; the rest are empty.
-  bool in_xla = true;            // Whether XLA has a lowering of the op.
+  Suits suits;                   // Returns true if the host's kernel can compute the node.
+  Faster faster = AlwaysFaster;  // Returns true if it is faster than XLA's code.
+  int results = kAll;            // The number of results with values; the others are empty.
+  bool in_xla = true;            // True if XLA has a lowering of the op.
 };
 
-constexpr Layer OfHostAlone(const char* op, Suits suits = Always) { return {op, suits, AlwaysFaster, kAll, false}; }
+constexpr Layer HostOnly(const char* op, Suits suits = Always) { return {op, suits, AlwaysFaster, kAll, false}; }
 
 constexpr Layer kLayers[] = {
     {kAssert, Always},
@@ -351,28 +357,28 @@ constexpr Layer kLayers[] = {
     {"MaxPoolGrad", Pooling},
     {"MaxPoolGradGrad", Pooling},
     {"Mean", Never},
-    OfHostAlone("IpuRecurrence"),
-    OfHostAlone("IpuRecurrenceGrad"),
+    HostOnly("IpuRecurrence"),
+    HostOnly("IpuRecurrenceGrad"),
     {"ResizeBilinear", Always},
     {"ResizeBilinearGrad", Always},
-    OfHostAlone("ResizeNearestNeighborGrad"),
+    HostOnly("ResizeNearestNeighborGrad"),
     {"StatelessMultinomial", Always},
     {"StatelessParameterizedTruncatedNormal", Always},
-    OfHostAlone("StatelessRandomBinomial"),
-    OfHostAlone("StatelessRandomGammaV2"),
-    OfHostAlone("StatelessRandomGammaV3", Philox),
+    HostOnly("StatelessRandomBinomial"),
+    HostOnly("StatelessRandomGammaV2"),
+    HostOnly("StatelessRandomGammaV3", Philox),
     {kAlgorithmOfDevice, Always},
     {"StatelessRandomGetKeyCounter", Always},
     {"StatelessRandomNormal", Always},
     {"StatelessRandomNormalV2", Philox},
-    OfHostAlone("StatelessRandomPoisson"),
+    HostOnly("StatelessRandomPoisson"),
     {"StatelessRandomUniform", Always},
     {"StatelessRandomUniformFullInt", Always},
     {"StatelessRandomUniformFullIntV2", Philox},
     {"StatelessRandomUniformInt", Always},
     {"StatelessRandomUniformIntV2", Philox},
     {"StatelessRandomUniformV2", Philox},
-    OfHostAlone("StatelessShuffle", Philox),
+    HostOnly("StatelessShuffle", Philox),
     {"StatelessTruncatedNormal", Always},
     {"StatelessTruncatedNormalV2", Philox},
     {"Sum", Never},
@@ -383,7 +389,7 @@ const Layer& LayerOf(const std::string& op) {
   return *std::find_if(std::begin(kLayers), std::end(kLayers), [&](const Layer& layer) { return op == layer.op; });
 }
 
-// Has a node compute in the type of the host's kernels: its operands are widened, and its results rounded.
+// Changes the type of a node to the type of the host's kernels. Its operands are widened, and its results rounded.
 void Widen(tf::NodeDef* node) {
   const auto type = node->mutable_attr()->find("T");
   if (type != node->mutable_attr()->end()) type->second.set_type(ComputedType(type->second.type()));
@@ -400,7 +406,7 @@ class HostLayer : public tf::XlaOpKernel {
   void Compile(tf::XlaOpKernelContext* context) override {
     const bool marked = !mark_.empty();
     if (marked && type_string_view() == kAlgorithmOfDevice) {
-      // A constant, since XLA's lowerings of random ops must know it at compile time.
+      // Sets a constant, since XLA's lowerings of random ops must know the algorithm at compile time.
       context->SetConstantOutput(0, tf::Tensor(static_cast<int32_t>(tf::RNG_ALG_PHILOX)));
       return;
     }
@@ -414,14 +420,14 @@ class HostLayer : public tf::XlaOpKernel {
     const tf::AttrSlice node(called);
     const bool always = mark_ == kWhereverKnown;
     if (marked && !always && (LowerAsProduct(context) || LowerAsSumOfProducts(context))) return;
-    const bool wanted = marked && (always || layer_.faster({context, node, in_loop_}));
-    if (wanted && layer_.suits(context, node) && HasHostKernel(called)) {
+    const bool uses_host = marked && (always || layer_.faster({context, node, in_loop_}));
+    if (uses_host && layer_.suits(context, node) && HasHostKernel(called)) {
       if (const std::optional<std::vector<tf::TensorShape>> results = ResultShapes(context, layer_.results)) {
         const bool folded = layer_.in_xla && FoldedByXla(context);
         if (folded && !check) return LowerAsXla(context);
         absl::StatusOr<std::vector<xla::XlaOp>> outputs = CallHostKernel(context, called, *results, /*always=*/check);
         OP_REQUIRES_OK(context, outputs.status());
-        if (folded) outputs->front() = context->Input(0);  // Which a check returns.
+        if (folded) outputs->front() = context->Input(0);  // A check returns its input.
         SetOutputs(context, *outputs);
         for (int i = static_cast<int>(outputs->size()); i < context->num_outputs(); ++i) {
           context->SetConstantOutput(i, tf::Tensor(context->expected_output_dtype(i)));
@@ -432,8 +438,8 @@ class HostLayer : public tf::XlaOpKernel {
     OP_REQUIRES(context, layer_.in_xla,
                 absl::InvalidArgumentError(absl::StrCat(
                     "XLA has no lowering of ", NameForMessages(context, TextOf(def())),
-                    ", which a program has a kernel of the host compute. Trace it for an IPU, with the strategy's "
-                    "`host_kernels` left on, and in one of the types that the kernel has.")));
+                    "; only a kernel of the host can compute it. Trace the program for an "
+                    "IPU, do not switch off the strategy's `host_kernels`, and use a type that the kernel supports.")));
     LowerAsXla(context);
   }
 
@@ -452,7 +458,7 @@ const bool layers_registered = std::all_of(std::begin(kLayers), std::end(kLayers
 
 extern "C" {
 
-// The ops that host kernels may compute, by line.
+// Returns the ops that host kernels may compute, one per line.
 const char* ipu_host_layers() {
   static const auto* const names = [] {
     auto* const joined = new std::string();
@@ -462,7 +468,7 @@ const char* ipu_host_layers() {
   return names->c_str();
 }
 
-// Whether a `Conv2D` of images of these four dimensions is so small that XLA computes it faster than the host's
+// Returns 1 if a `Conv2D` of images of these four dimensions is so small that XLA computes it faster than the host's
 // kernels. `skipped` is the product of the strides, and `type` a `DataType`.
 int32_t ipu_small_convolution(const int64_t* images, int64_t filter_elements, int64_t skipped, int32_t type) {
   const tensorflow::TensorShape shape({images[0], images[1], images[2], images[3]});

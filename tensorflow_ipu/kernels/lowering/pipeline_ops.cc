@@ -1,4 +1,4 @@
-// Ops that pipelines use.
+// The ops of pipelines.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -25,14 +25,14 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Computes the loop indices of a pipeline: which micro-batches an iteration processes, and where in the stash buffers.
-// One custom call does so for all instructions of the iteration. As arithmetic, XLA would compile a kernel for each
-// number, since they differ in their constants.
+// Computes the loop indices of a pipeline: the micro-batches that an iteration processes, and their slots in the stash
+// buffers. One custom call computes them for all instructions of the iteration. If they were XLA's arithmetic, XLA
+// would compile a kernel for each index, since they differ in their constants.
 //
-// Micro-batches are given as offsets from `base`; those from 0 to `count` exist.
+// Micro-batches are offsets from `base`. Those from 0 to `count` exist.
 //   numbers[i] = base + number_of[i]
 //   slots[i] = (base + slot_of[i]) mod depths[i]
-//   predicates[i]: whether micro-batch first[i] exists, and if kinds[i] is 1, second[i] exists; if it is 2, it does not
+//   predicates[i]: micro-batch first[i] exists. If kinds[i] is 1, second[i] must exist too; if it is 2, it must not.
 REGISTER_OP("IpuLoopIndices")
     .Input("base: int32")
     .Input("count: int32")
@@ -68,7 +68,7 @@ absl::Status LowerLoopIndices(tf::XlaOpKernelContext* context) {
 
 REGISTER_XLA_OP(Name("IpuLoopIndices"), Lowering<LowerLoopIndices>);
 
-// Passes on `count`, a number of micro-batches or of iterations over them that is only known at run time. The run fails
+// Returns `count`, a number of micro-batches or of iterations over them that is known only at run time. The run fails
 // with the message `before`, `count`, `after` unless it is a multiple of `multiple` from `least` to `largest`.
 REGISTER_OP("IpuMicroBatches")
     .Input("count: int64")
@@ -95,14 +95,14 @@ absl::Status LowerMicroBatches(tf::XlaOpKernelContext* context) {
 
 REGISTER_XLA_OP(Name("IpuMicroBatches").IsMetadataOp(), Lowering<LowerMicroBatches>);
 
-// Joins orders that do not know of each other: any use of the states after this op comes after all uses before it.
+// Joins independent orders: each use of the states after this op runs after all uses before it.
 REGISTER_OP("IpuJoinOrders")
     .Input("states: N * resource")
     .Attr("N: int >= 1")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs);
 
-// A custom call returns each state as it is. Operations of XLA would be compiled for each such op.
+// A custom call returns each state unchanged. Operations of XLA would be compiled for each such op.
 absl::Status LowerJoinOrders(tf::XlaOpKernelContext* context) {
   std::vector<xla::XlaOp> states;
   std::vector<xla::Shape> shapes;
@@ -124,17 +124,17 @@ absl::Status LowerJoinOrders(tf::XlaOpKernelContext* context) {
 
 REGISTER_XLA_OP(Name("IpuJoinOrders").IsMetadataOp(), Lowering<LowerJoinOrders>);
 
-// `IpuStashZeros`, `IpuStashRead` and `IpuStashWrite`: buffers that hold a tensor for several micro-batches. Reads
-// below 256 KiB and all writes are custom calls, one a tensor: XLA would compile a kernel for each slice and each
-// depth, and pipeline stages differ in depth. One call for all tensors would have all of their values in memory at
-// once. Larger values are read by slices, which XLA reads in slot, where a call copies.
+// `IpuStashZeros`, `IpuStashRead` and `IpuStashWrite`: buffers that store a tensor for several micro-batches. Reads
+// below 256 KiB and all writes are custom calls, one per tensor. XLA would compile a kernel for each slice and each
+// depth, and the stages of a pipeline differ in depth. One call for all tensors would need the memory of all values at
+// once. Larger values are read by slices, because XLA reads a slice in place and a call would copy it.
 REGISTER_OP("IpuStashZeros")
     .Output("stashes: T")
     .Attr("T: list(type) >= 1")
     .Attr("output_shapes: list(shape) >= 1")
     .SetShapeFn(StatedShapes);
 
-// Reads a slot of tensors [depth, ...] as tensors [...]. `token` is 0, and available once the slot may be used.
+// Reads a slot of tensors [depth, ...] as tensors [...]. `token` is 0, and becomes available when the slot may be used.
 REGISTER_OP("IpuStashRead")
     .Input("stashes: T")
     .Input("slot: int32")
@@ -160,8 +160,8 @@ REGISTER_OP("IpuStashWrite")
     .Attr("T: list(type) >= 1")
     .SetShapeFn(ShapesOfInputs<>);
 
-// From this size on XLA reads a slice in slot, which is faster than a copy. Writes are calls at any size, whose
-// threads share large copies: XLA does not divide an update in slot among threads.
+// From this size on, XLA reads a slice in place, which is faster than a copy. Writes are calls at any size, because
+// their threads share large copies: XLA does not divide an update in place among threads.
 constexpr int64_t kLarge = 256 << 10;
 
 bool IsLarge(const xla::Shape& value) { return xla::ShapeUtil::ByteSizeOf(value) >= kLarge; }
@@ -176,9 +176,9 @@ absl::StatusOr<xla::XlaOp> Read(tf::XlaOpKernelContext* context, xla::XlaOp stas
   begin[0] = slot;
   std::vector<int64_t> sizes(shape.dimensions().begin(), shape.dimensions().end());
   sizes[0] = 1;
-  const xla::XlaOp there = xla::Reshape(xla::DynamicSlice(stash, begin, sizes), value.dimensions());
-  TF_RETURN_IF_ERROR(NoteStashSlot(context, there, {stash, slot}));
-  return there;
+  const xla::XlaOp value_in_slot = xla::Reshape(xla::DynamicSlice(stash, begin, sizes), value.dimensions());
+  TF_RETURN_IF_ERROR(NoteStashSlot(context, value_in_slot, {stash, slot}));
+  return value_in_slot;
 }
 
 absl::Status LowerStashZeros(tf::XlaOpKernelContext* context) {
@@ -193,14 +193,14 @@ absl::Status LowerStashZeros(tf::XlaOpKernelContext* context) {
   return absl::OkStatus();
 }
 
-// Lowers a read or a write, stash by stash.
+// Lowers a read or a write, one stash buffer at a time.
 absl::Status LowerStashUse(tf::XlaOpKernelContext* context) {
   const int stashes = context->num_outputs();
   const xla::XlaOp slot = context->Input(context->num_inputs() - 2);
   const xla::XlaOp token = context->Input(context->num_inputs() - 1);
   for (int i = 0; i < stashes; ++i) {
     TF_ASSIGN_OR_RETURN(const xla::Shape stash, context->InputXlaShape(i));
-    if (stash.dimensions().empty()) return absl::InvalidArgumentError("A stash buffer has one axis at least.");
+    if (stash.dimensions().empty()) return absl::InvalidArgumentError("A stash buffer must have at least one axis.");
     if (context->op_kernel().type_string_view() == "IpuStashRead") {
       TF_ASSIGN_OR_RETURN(const xla::XlaOp value, Read(context, context->Input(i), stash, slot, token));
       context->SetOutput(i, value);

@@ -22,7 +22,7 @@ namespace {
 using tf::kernel_factory::OpKernelRegistrar;
 
 // A symbolic device gets no kernels that are registered for any device. Set while the library is loaded, since
-// TensorFlow keeps these names without a lock.
+// TensorFlow stores these names without a lock.
 const bool symbolic = [] {
   tf::AddSymbolicExecutionDevice(kProgramBackend);
   return true;
@@ -82,7 +82,7 @@ void LowerAsXla(tf::XlaOpKernelContext* context) {
 
 extern "C" {
 
-// Whether XLA has a kernel for an operation, a serialized NodeDef. XLA asks the same when it compiles a program.
+// Returns 1 if XLA has a kernel for an operation, a serialized NodeDef. XLA checks the same when it compiles a program.
 int32_t ipu_compiles(const char* node, int64_t size) {
   tensorflow::NodeDef parsed;
   if (!parsed.ParseFromArray(node, static_cast<int>(size))) return 0;

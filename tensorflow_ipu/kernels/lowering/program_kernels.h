@@ -1,6 +1,6 @@
-// The kernels that lower IPU programs to XLA, as a backend of their own. XLA looks kernels up by the name of a backend.
-// The compiler of an IPU device asks for `XLA_IPU_JIT`, which has the kernels of `XLA_CPU_JIT` except for the
-// operations that we lower otherwise. Programs of other devices do not use it.
+// The kernels that lower IPU programs to XLA, as a separate backend. XLA looks up kernels by the name of a backend. The
+// compiler of an IPU device uses the name `XLA_IPU_JIT`. That backend has the kernels of `XLA_CPU_JIT`, except for the
+// operations that this package lowers itself. Programs of other devices do not use it.
 #pragma once
 
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
@@ -20,8 +20,8 @@ bool RegisterProgramKernel(const char* op) {
   });
 }
 
-// Registers all other kernels of the backend, once. Call it when a program is about to be compiled: afterwards XLA
-// takes no operations of libraries that are loaded later.
+// Registers all other kernels of the backend, once. It must be called when a program is about to be compiled:
+// afterwards XLA ignores operations of libraries that are loaded later.
 void RegisterProgramBackend();
 
 // Lowers a node as on other devices.

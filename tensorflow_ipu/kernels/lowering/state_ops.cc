@@ -1,4 +1,4 @@
-// Ops that use a program state: feeds, embeddings, random streams, and the marker of the machine's arithmetic.
+// Ops that use a state variable: feeds, embeddings, random streams, and the marker of the machine's arithmetic.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -43,8 +43,8 @@ absl::Status LowerInfeedDequeue(tf::XlaOpKernelContext* context) {
 
 REGISTER_XLA_OP(Name("IpuInfeedDequeue").IsMetadataOp(), Lowering<LowerInfeedDequeue>);
 
-// `layout` numbers the structure, types and shapes of the element for the host. With `synthetic`, the program declares
-// the layout and enqueues nothing.
+// `layout` identifies the structure, types and shapes of the element for the host. With `synthetic`, the program
+// declares the layout and enqueues nothing.
 REGISTER_OP("IpuOutfeedEnqueue")
     .Input("state: resource")
     .Input("element: types")
@@ -67,7 +67,7 @@ absl::Status LowerOutfeedEnqueue(tf::XlaOpKernelContext* context) {
 
 REGISTER_XLA_OP(Name("IpuOutfeedEnqueue"), Lowering<LowerOutfeedEnqueue>);
 
-// `trained` is a scalar whose gradient updates the table; a constant where the table is not trained.
+// `trained` is a scalar whose gradient updates the table. It is a constant if the table is not trained.
 REGISTER_OP("IpuEmbeddingLookup")
     .Input("state: resource")
     .Input("indices: int32")
@@ -121,8 +121,8 @@ absl::Status LowerEmbeddingUpdate(tf::XlaOpKernelContext* context) {
 REGISTER_XLA_OP(Name("IpuEmbeddingLookup").IsMetadataOp(), Lowering<LowerEmbeddingLookup>);
 REGISTER_XLA_OP(Name("IpuEmbeddingUpdate").IsMetadataOp(), Lowering<LowerEmbeddingUpdate>);
 
-// Draws a new seed at each use, for TensorFlow's stateless random ops. `advance` is false in the condition of a loop,
-// where XLA allows no assignment and the loop keeps the order.
+// Draws a new seed at each use, for TensorFlow's stateless random ops. `advance` is false in the condition of a loop:
+// XLA allows no assignment there, and the loop itself keeps the order.
 REGISTER_OP("IpuRandomSeed")
     .Input("state: resource")
     .Output("seed: int64")
@@ -133,7 +133,7 @@ REGISTER_OP("IpuRandomSeed")
       return absl::OkStatus();
     });
 
-// The number of the replica's random stream.
+// Returns the index of the replica's random stream.
 REGISTER_OP("IpuRandomStream")
     .Input("state: resource")
     .Output("stream: int64")
@@ -153,8 +153,8 @@ absl::Status LowerRandomStream(tf::XlaOpKernelContext* context) {
 REGISTER_XLA_OP(Name("IpuRandomSeed").IsMetadataOp(), Lowering<LowerRandomSeed>);
 REGISTER_XLA_OP(Name("IpuRandomStream").IsMetadataOp(), Lowering<LowerRandomStream>);
 
-// Marks a program that emulates the machine's arithmetic. `options` are those of `precision::Options`. The state is
-// that of the random streams.
+// Marks a program that emulates the machine's arithmetic. `options` is parsed by `precision::Options`. `state` belongs
+// to the random streams.
 REGISTER_OP("IpuHalfPrecision")
     .Input("state: resource")
     .Attr("options: string")

@@ -1,8 +1,9 @@
-// Slices at places that only a run knows: `x[i]`, `x[1:3, i]`, `x[i:i + 8]`, their gradients, and
+// Slices whose positions are known only at run time: `x[i]`, `x[1:3, i]`, `x[i:i + 8]`, their gradients, and
 // `variable[i].assign(y)`.
 //
-// XLA's own kernels assign at compile-time places alone. In reads they ignore where a known range begins, as in
-// `x[1:3, i]`, and give `x[i:i + 8]` as many elements as `x` has, of which the run says how many count.
+// XLA's kernels assign only at positions that are known at compile time. In reads they ignore where a known range
+// begins, as in `x[1:3, i]`. They give `x[i:i + 8]` as many elements as `x` has, with a count that is known at run
+// time.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -40,11 +41,11 @@ namespace tf = tensorflow;
 
 using Sizes = std::vector<int64_t>;
 
-// The attribute of a node with the length of each range, its end less its begin; 0 if the trace does not know it.
-// `programs/_slices.py` sets it.
+// The attribute of a node with the length of each range, which is its end minus its begin; 0 if it is not known when
+// the program is traced. `programs/_slices.py` sets it.
 constexpr char kLengthsAttribute[] = "_ipu_lengths";
 
-// The inputs of all ops here. The first is the sliced tensor, a variable, or for a gradient the shape.
+// The inputs of all ops in this file. The first is the sliced tensor, a variable or, for a gradient, the shape.
 constexpr int kSliced = 0, kBegin = 1, kEnd = 2, kStrides = 3, kValue = 4;
 
 bool Has(int32_t mask, int bit) { return ((mask >> bit) & 1) != 0; }
@@ -59,17 +60,17 @@ xla::XlaOp Number(xla::XlaOp like, int64_t value) { return xla::ScalarLike(like,
 
 // A begin, an end or an index.
 struct Place {
-  xla::XlaOp op;  // Set for known places too.
+  xla::XlaOp op;  // Set for known positions too.
   std::optional<int64_t> known;
-  xla::XlaOp given = op;  // As the program has it: a negative one counts from the end of the axis.
+  xla::XlaOp original = op;  // As in the program: a negative position counts from the end of the axis.
 };
 
-// What a slice takes along one axis of the sliced tensor.
+// The elements of a slice along one axis of the sliced tensor.
 struct Axis {
-  xla::XlaOp first;  // The lowest place.
+  xla::XlaOp first;  // The lowest position.
   int64_t elements;
   int64_t stride;
-  // Set if only a run knows the number of elements, of which `elements` is the largest.
+  // Set if the number of elements is known only at run time. Then `elements` is the maximum.
   std::optional<xla::XlaOp> count;
 
   int64_t step() const { return std::abs(stride); }
@@ -78,14 +79,14 @@ struct Axis {
 
 struct Region {
   std::vector<Axis> axes;  // Of the sliced tensor.
-  Sizes shape;             // Of the slice: without the axes that an index drops, with new ones of one element.
+  Sizes shape;             // Of the slice: without the axes that an index drops, and with new axes of one element.
   Sizes axis_of;           // The axis of each dimension of the slice; negative for a new one.
 
   template <typename Of>
   auto Each(Of of) const {
-    std::vector<std::decay_t<std::invoke_result_t<Of, const Axis&>>> each;
-    for (const Axis& axis : axes) each.push_back(std::invoke(of, axis));
-    return each;
+    std::vector<std::decay_t<std::invoke_result_t<Of, const Axis&>>> values;
+    for (const Axis& axis : axes) values.push_back(std::invoke(of, axis));
+    return values;
   }
   std::vector<xla::XlaOp> Firsts() const { return Each(&Axis::first); }
   Sizes Elements() const { return Each(&Axis::elements); }
@@ -101,35 +102,35 @@ struct Region {
   bool IsEmpty() const { return std::count(shape.begin(), shape.end(), 0) > 0; }
 };
 
-// The type in which places are computed: sizes need not fit into an int16.
+// Returns the type of positions. Sizes need not fit into an int16.
 xla::PrimitiveType PlaceType(tf::XlaOpKernelContext* context) {
   const xla::PrimitiveType type = context->input_xla_type(kStrides);
   return type == xla::S16 ? xla::S32 : type;
 }
 
 // Reads an element of the begins or ends.
-Place PlaceAt(tf::XlaOpKernelContext* context, int input, int64_t at, int64_t size) {
-  const xla::XlaOp given = xla::Reshape(xla::Slice(context->Input(input), {at}, {at + 1}, {1}), Sizes());
-  const xla::XlaOp place = xla::ConvertElementType(given, PlaceType(context));
+Place PlaceAt(tf::XlaOpKernelContext* context, int input, int64_t element, int64_t size) {
+  const xla::XlaOp original = xla::Reshape(xla::Slice(context->Input(input), {element}, {element + 1}, {1}), Sizes());
+  const xla::XlaOp place = xla::ConvertElementType(original, PlaceType(context));
   // The search fails at some operations.
-  absl::StatusOr<xla::OptionalLiteral> found =
+  absl::StatusOr<xla::OptionalLiteral> literal =
       context->value_inference().AnalyzeConstant(place, xla::ValueInferenceMode::kValue);
-  if (!found.ok() || !found->AllValid()) {
+  if (!literal.ok() || !literal->AllValid()) {
     return Place{xla::Select(xla::Lt(place, Number(place, 0)), place + Number(place, size), place), {}, place};
   }
-  const int64_t known = *found->GetValue()->GetIntegralAsS64({});
+  const int64_t known = *literal->GetValue()->GetIntegralAsS64({});
   const int64_t wrapped = known < 0 ? known + size : known;
   return Place{Number(place, wrapped), wrapped, place};
 }
 
-Place Bounded(const Place& place, int64_t least, int64_t most) {
-  const xla::XlaOp op = xla::Clamp(Number(place.op, least), place.op, Number(place.op, most));
-  if (!place.known) return {op, {}, place.given};
-  const int64_t known = std::clamp(*place.known, least, most);
-  return {Number(place.op, known), known, place.given};
+Place Bounded(const Place& place, int64_t lowest, int64_t highest) {
+  const xla::XlaOp op = xla::Clamp(Number(place.op, lowest), place.op, Number(place.op, highest));
+  if (!place.known) return {op, {}, place.original};
+  const int64_t known = std::clamp(*place.known, lowest, highest);
+  return {Number(place.op, known), known, place.original};
 }
 
-// Returns how many elements a range of this length has.
+// Returns the number of elements of a range of this length.
 int64_t Count(int64_t length, int64_t stride) {
   return std::max<int64_t>(0, (length + stride - (stride < 0 ? -1 : 1)) / stride);
 }
@@ -139,7 +140,7 @@ xla::XlaOp Count(xla::XlaOp length, int64_t stride) {
   return xla::Max(count, Number(length, 0));
 }
 
-// Returns a place that is there once it has been checked, so that nothing is assigned before.
+// Returns `place`, which becomes available once it has been checked. So no element is assigned before the check.
 xla::XlaOp Checked(tf::XlaOpKernelContext* context, xla::XlaOp place, xla::XlaOp holds,
                    const std::vector<PartOfMessage>& message) {
   return xla::Select(AtRunTime(context, CallAssertion(context, holds, message)), place, Number(place, 0));
@@ -148,8 +149,8 @@ xla::XlaOp Checked(tf::XlaOpKernelContext* context, xla::XlaOp place, xla::XlaOp
 // Returns the tensor with `value` in the region.
 absl::StatusOr<xla::XlaOp> Assigned(xla::XlaOp tensor, xla::XlaOp value, const Region& region) {
   xla::XlaBuilder* const builder = tensor.builder();
-  TF_ASSIGN_OR_RETURN(const xla::Shape given, builder->GetShape(value));
-  Sizes shape(given.dimensions().begin(), given.dimensions().end());
+  TF_ASSIGN_OR_RETURN(const xla::Shape value_shape, builder->GetShape(value));
+  Sizes shape(value_shape.dimensions().begin(), value_shape.dimensions().end());
   while (shape.size() > region.shape.size() && shape.front() == 1) shape.erase(shape.begin());
   TF_ASSIGN_OR_RETURN(value, tf::BroadcastTo(xla::Reshape(value, shape), region.shape));
   if (region.IsEmpty()) return tensor;
@@ -173,16 +174,16 @@ class Slicing {
  public:
   explicit Slicing(tf::XlaOpKernelContext* context) : context_(context) {}
 
-  // Which places a run checks. It moves others into the tensor, as XLA does.
+  // Selects the positions that a run checks. Other positions are moved into the tensor, as XLA does.
   enum class Checks { kNone, kRanges, kAll };
 
-  // Whether XLA's kernel does: all places are known, and the trace relies on no length.
-  bool IsXlas() const {
+  // Returns true if XLA's kernel suffices: all positions are known, and the program relies on no length.
+  bool XlaSuffices() const {
     return lengths_.empty() && context_->ConstantInputTensor(kBegin).ok() && context_->ConstantInputTensor(kEnd).ok();
   }
 
-  // `value` is the shape of what is assigned, or of the gradient of the slice. Ranges of unknown length have as many
-  // elements as it.
+  // Returns the region of the slice. `value` is the shape of the assigned tensor, or of the slice's gradient. It
+  // determines the number of elements of ranges of unknown length.
   absl::StatusOr<Region> RegionOf(const tf::TensorShape& sliced, Checks checks,
                                   const tf::TensorShape* value = nullptr) const {
     TF_ASSIGN_OR_RETURN(const tf::Tensor strides_tensor, context_->ConstantInputTensor(kStrides));
@@ -198,8 +199,8 @@ class Slicing {
     region.axis_of.assign(spec.output_to_processing_mapping.begin(), spec.output_to_processing_mapping.end());
     const auto rank = static_cast<int64_t>(region.axis_of.size());
     for (int i = 0; i < sliced.dims(); ++i) {
-      const auto found = std::find(region.axis_of.begin(), region.axis_of.end(), i);
-      const int64_t from_last = region.axis_of.end() - found;  // 0 for an axis that is dropped.
+      const auto dimension = std::find(region.axis_of.begin(), region.axis_of.end(), i);
+      const int64_t from_last = region.axis_of.end() - dimension;  // 0 for an axis that is dropped.
       std::optional<int64_t> elements;
       if (value != nullptr && 0 < from_last && from_last <= value->dims()) {
         elements = value->dim_size(value->dims() - static_cast<int>(from_last));
@@ -216,50 +217,55 @@ class Slicing {
  private:
   absl::StatusOr<Axis> AxisOf(const tf::StridedSliceShapeSpec& spec, int number, int64_t size, int64_t stride,
                               std::optional<int64_t> elements, Checks checks) const {
-    const int64_t at = spec.processing_to_sparse_mapping[number];
+    const int64_t element = spec.processing_to_sparse_mapping[number];
     const std::string of_axis = absl::StrCat("of an axis of ", size, " elements");
     if (Has(spec.shrink_axis_dense_mask, number)) {
-      const Place index = PlaceAt(context_, kBegin, at, size);
+      const Place index = PlaceAt(context_, kBegin, element, size);
       if (index.known && (*index.known < 0 || *index.known >= size)) {
         return absl::InvalidArgumentError(absl::StrCat("slice index out of bounds: ", *index.known, " ", of_axis));
       }
       if (!index.known && checks == Checks::kAll) {
         const xla::XlaOp inside =
             xla::And(xla::Ge(index.op, Number(index.op, 0)), xla::Lt(index.op, Number(index.op, size)));
-        return Axis{
-            Checked(context_, index.op, inside, {{"slice index out of bounds:"}, {index.given}, {of_axis}}), 1, 1, {}};
+        return Axis{Checked(context_, index.op, inside, {{"slice index out of bounds:"}, {index.original}, {of_axis}}),
+                    1,
+                    1,
+                    {}};
       }
       return Axis{index.op, 1, 1, {}};
     }
     const bool backward = stride < 0;
-    const int64_t least = backward ? -1 : 0, most = backward ? size - 1 : size;
+    const int64_t lowest = backward ? -1 : 0, highest = backward ? size - 1 : size;
     const auto place = [&](int input, int32_t mask, int64_t masked) {
       if (Has(mask, number)) {
         return Place{xla::ConstantR0WithType(context_->builder(), PlaceType(context_), masked), masked};
       }
-      return Bounded(PlaceAt(context_, input, at, size), least, most);
+      return Bounded(PlaceAt(context_, input, element, size), lowest, highest);
     };
-    const Place begin = place(kBegin, spec.begin_dense_mask, backward ? most : least);
-    const Place end = place(kEnd, spec.end_dense_mask, backward ? least : most);
-    const int64_t length = 0 <= at && at < static_cast<int64_t>(lengths_.size()) ? lengths_[at] : 0;
+    const Place begin = place(kBegin, spec.begin_dense_mask, backward ? highest : lowest);
+    const Place end = place(kEnd, spec.end_dense_mask, backward ? lowest : highest);
+    const int64_t length = 0 <= element && element < static_cast<int64_t>(lengths_.size()) ? lengths_[element] : 0;
     if (length != 0) elements = Count(length, stride);
-    const std::string wanted = absl::StrCat("has not ", elements.value_or(0), " of the ", size,
-                                            " elements of its axis, as in every run of a program");
+    const std::string requirement = absl::StrCat("must have ", elements.value_or(0), " of the ", size,
+                                                 " elements of its axis, as in every run of a program");
     xla::XlaOp first = begin.op;
     std::optional<xla::XlaOp> count;
     if (begin.known && end.known) {
-      const int64_t found = Count(*end.known - *begin.known, stride);
-      if (length != 0 && found != *elements) {
-        return absl::InvalidArgumentError(absl::StrCat("a slice from ", *begin.known, " to ", *end.known, " ", wanted));
+      const int64_t counted = Count(*end.known - *begin.known, stride);
+      if (length != 0 && counted != *elements) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("a slice from ", *begin.known, " to ", *end.known, " ", requirement));
       }
-      elements = found;
+      elements = counted;
     } else if (!elements) {
-      if (stride != 1) return absl::InvalidArgumentError("a slice whose length only a run knows has a stride of 1");
+      if (stride != 1)
+        return absl::InvalidArgumentError("a slice whose length is known only at run time must have a stride of 1");
       elements = size;
       count = xla::Max(end.op - begin.op, Number(begin.op, 0));
     } else if (checks != Checks::kNone) {
       const xla::XlaOp holds = xla::Eq(Count(end.op - begin.op, stride), Number(begin.op, *elements));
-      first = Checked(context_, first, holds, {{"a slice from"}, {begin.given}, {"to"}, {end.given}, {wanted}});
+      first =
+          Checked(context_, first, holds, {{"a slice from"}, {begin.original}, {"to"}, {end.original}, {requirement}});
     }
     if (backward) first = first + Number(first, (*elements - 1) * stride);
     return Axis{first, *elements, stride, count};
@@ -274,7 +280,7 @@ class Slicing {
 absl::Status LowerStridedSlice(tf::XlaOpKernelContext* context) {
   const Slicing slicing(context);
   const absl::StatusOr<tf::TensorShape> sliced = StaticShape(context, kSliced);
-  if (!sliced.ok() || slicing.IsXlas()) {
+  if (!sliced.ok() || slicing.XlaSuffices()) {
     LowerAsXla(context);
     return absl::OkStatus();
   }
@@ -284,7 +290,8 @@ absl::Status LowerStridedSlice(tf::XlaOpKernelContext* context) {
     context->SetOutput(0, xla::Broadcast(xla::ScalarLike(value, 0), region.shape));
     return absl::OkStatus();
   }
-  for (std::size_t i = 0; i < region.axes.size(); ++i) {  // So that all elements are there, counted or not.
+  // Pads the axis, so that all elements exist, whether they are counted or not.
+  for (std::size_t i = 0; i < region.axes.size(); ++i) {
     const Axis& axis = region.axes[i];
     if (!axis.count) continue;
     value = xla::PadInDim(value, xla::ScalarLike(value, 0), static_cast<int64_t>(i), 0, axis.elements);
@@ -307,7 +314,7 @@ absl::Status LowerStridedSliceGrad(tf::XlaOpKernelContext* context) {
   tf::TensorShape sliced;
   const bool is_static = context->ConstantInputAsShape(kSliced, &sliced).ok();
   const absl::StatusOr<tf::TensorShape> shape = StaticShape(context, kValue);
-  if (!is_static || !shape.ok() || slicing.IsXlas()) {
+  if (!is_static || !shape.ok() || slicing.XlaSuffices()) {
     LowerAsXla(context);
     return absl::OkStatus();
   }
@@ -319,7 +326,7 @@ absl::Status LowerStridedSliceGrad(tf::XlaOpKernelContext* context) {
   return absl::OkStatus();
 }
 
-// `ResourceStridedSliceAssign` and `TensorStridedSliceUpdate`.
+// Lowers `ResourceStridedSliceAssign` and `TensorStridedSliceUpdate`.
 absl::Status LowerStridedSliceAssign(tf::XlaOpKernelContext* context) {
   const bool is_variable = context->input_type(kSliced) == tf::DT_RESOURCE;
   const tf::DataType type = context->input_type(kValue);
@@ -335,7 +342,7 @@ absl::Status LowerStridedSliceAssign(tf::XlaOpKernelContext* context) {
   TF_ASSIGN_OR_RETURN(const Region region, Slicing(context).RegionOf(sliced, Slicing::Checks::kAll, &shape));
   for (const Axis& axis : region.axes) {
     if (!axis.count) continue;
-    // In XLA's words, which `programs/diagnostics/faults.py` explains.
+    // XLA's message, which `programs/diagnostics/faults.py` recognizes.
     return absl::InvalidArgumentError(absl::StrCat("Input ", kEnd, " to node `", context->op_kernel().name(),
                                                    "` with op ", context->op_kernel().type_string(),
                                                    " must be a compile-time constant."));

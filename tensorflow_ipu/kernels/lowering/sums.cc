@@ -1,5 +1,5 @@
-// Lowers sums over all but the last dimension of products, as of batch normalization and its gradient, to a kernel of
-// the host. XLA sums a few features at a time, and rereads the memory for each.
+// Lowers sums of products over all but the last dimension to a kernel of the host. Batch normalization and its gradient
+// use such sums. XLA sums a few features at a time, and reads the memory again for each.
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
@@ -29,23 +29,24 @@ bool IsBroadcast(xla::XlaBuilder* builder, int64_t handle) {
   return XlaBuilderFriend::GetInstructionByHandle(builder, handle)->opcode() == "broadcast";
 }
 
-// A reshape of the instruction, which has the shape of `like`. A builder makes no `XlaOp` of a handle.
+// Returns a reshape of the instruction, which has the shape of `like`. A builder cannot create an `XlaOp` from a
+// handle.
 xla::XlaOp Reshaped(int64_t handle, xla::XlaOp like, absl::Span<const int64_t> dimensions) {
   const xla::XlaOp reshaped = xla::Reshape(like, dimensions);
-  if (auto* const made = XlaBuilderFriend::GetInstruction(reshaped)) made->set_operand_ids(0, handle);
+  if (auto* const instruction = XlaBuilderFriend::GetInstruction(reshaped)) instruction->set_operand_ids(0, handle);
   return reshaped;
 }
 
-// Handles of the factors of a product, and of the number of each feature that is subtracted from both factors.
+// The handles of the factors of a product, and of the value of each feature that is subtracted from both factors.
 struct Product {
   int64_t left, right, center = kNone;
 };
 
 std::optional<Product> ProductOf(xla::XlaOp value, int64_t rank) {
   xla::XlaBuilder* const builder = value.builder();
-  const auto* const made = XlaBuilderFriend::GetInstruction(value);
-  if (made == nullptr || made->opcode() != "multiply") return std::nullopt;
-  const Product product{made->operand_ids(0), made->operand_ids(1)};
+  const auto* const multiply = XlaBuilderFriend::GetInstruction(value);
+  if (multiply == nullptr || multiply->opcode() != "multiply") return std::nullopt;
+  const Product product{multiply->operand_ids(0), multiply->operand_ids(1)};
   if (IsBroadcast(builder, product.left) || IsBroadcast(builder, product.right)) return std::nullopt;
   const auto* const factor = XlaBuilderFriend::GetInstructionByHandle(builder, product.left);
   if (product.left != product.right || factor->opcode() != "subtract") return product;
@@ -69,9 +70,9 @@ bool LowerAsSumOfProducts(tf::XlaOpKernelContext* context) {
   const auto rank = static_cast<int64_t>(shape->dimensions().size());
   for (int64_t& axis : axes) axis = axis < 0 ? axis + rank : axis;
   std::sort(axes.begin(), axes.end());
-  std::vector<int64_t> wanted(std::max<int64_t>(rank - 1, 0));
-  std::iota(wanted.begin(), wanted.end(), int64_t{0});
-  if (rank < 2 || axes != wanted || xla::ShapeUtil::ElementsIn(*shape) < kFewElements) return false;
+  std::vector<int64_t> all_but_last(std::max<int64_t>(rank - 1, 0));
+  std::iota(all_but_last.begin(), all_but_last.end(), int64_t{0});
+  if (rank < 2 || axes != all_but_last || xla::ShapeUtil::ElementsIn(*shape) < kFewElements) return false;
   const std::optional<Product> product = ProductOf(context->Input(0), rank);
   if (!product) return false;
   xla::XlaBuilder* const builder = context->builder();
@@ -85,9 +86,9 @@ bool LowerAsSumOfProducts(tf::XlaOpKernelContext* context) {
   if (op == "Mean") sums = sums / xla::ConstantR0<float>(builder, static_cast<float>(rows));
   bool keep = false;
   tf::TryGetNodeAttr(tf::AttrSlice(context->op_kernel().def()), "keep_dims", &keep);
-  std::vector<int64_t> kept(keep ? rank : 1, 1);
-  kept.back() = columns;
-  context->SetOutput(0, xla::Reshape(sums, kept));
+  std::vector<int64_t> result_shape(keep ? rank : 1, 1);
+  result_shape.back() = columns;
+  context->SetOutput(0, xla::Reshape(sums, result_shape));
   return true;
 }
 

@@ -1,4 +1,4 @@
-// Conversion of float16 to float and back, rounded to nearest. It has no branches, so that loops vectorize.
+// Converts float16 to float and back, rounded to nearest. The code has no branches, so that loops vectorize.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace tensorflow_ipu::core {
 
-// Signed: SSE2 compares no unsigned numbers.
+// Returns a signed integer, since SSE2 cannot compare unsigned ones.
 inline int32_t Bits(float value) {
   int32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -19,7 +19,7 @@ inline float FromBits(int32_t bits) {
   return value;
 }
 
-// Masks, since GCC turns a conditional expression into a branch here.
+// Selects by masks, because GCC would turn a conditional expression into a branch here.
 inline int32_t Select(bool condition, int32_t then, int32_t otherwise) {
   const int32_t mask = -static_cast<int32_t>(condition);
   return (then & mask) | (otherwise & ~mask);
@@ -28,7 +28,7 @@ inline int32_t Select(bool condition, int32_t then, int32_t otherwise) {
 struct F16 {
   using Stored = uint16_t;
   using Held = float;
-  // The biases of the exponents differ by 112. No step has a subnormal float, which would be slow.
+  // The biases of the exponents differ by 112. No intermediate value is a subnormal float, which would be slow.
   static Held Load(Stored stored) {
     const int32_t sign = static_cast<int32_t>(static_cast<uint32_t>(stored & 0x8000) << 16);
     const int32_t magnitude = (stored & 0x7fff) << 13;
@@ -40,12 +40,12 @@ struct F16 {
   static Stored Store(Held held) {
     const int32_t sign = (Bits(held) >> 16) & 0x8000;
     const int32_t magnitude = Bits(held) & 0x7fffffff;
-    // Subnormal: adding 0.5 rounds at the last bit of the half.
+    // Subnormal: adding 0.5 rounds to the last bit of the half.
     const int32_t subnormal = Bits(FromBits(magnitude) + 0.5f) - Bits(0.5f);
-    // Unused where it is negative.
+    // Unused if it is negative.
     const int32_t normal = (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13;
     int32_t half = Select(magnitude < 0x38800000, subnormal, normal);
-    half = Select(magnitude >= 0x477ff000, 0x7c00, half);  // From 65520 on, which rounds to infinity.
+    half = Select(magnitude >= 0x477ff000, 0x7c00, half);  // Values from 65520 on round to infinity.
     half = Select(magnitude > 0x7f800000, 0x7e00, half);
     return static_cast<Stored>(sign | half);
   }

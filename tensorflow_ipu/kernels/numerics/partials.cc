@@ -15,7 +15,7 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-// The size of a tile at most.
+// The maximum size of a tile.
 constexpr int64_t kTileRows = 6;
 constexpr int64_t kTileColumns = 16;
 // The strides of the partial sums and of the left operand.
@@ -23,16 +23,16 @@ constexpr int64_t kSumsStride = 128;
 constexpr int64_t kDepth = 256;
 constexpr float kLargestHalf = 65504.0f;
 
-// Adds `depth` products to each partial sum of `rows` x kTileColumns, which is a parameter of templates. `right` has a
-// row of kTileColumns for each product; it and `sums` are aligned to 64 bytes. With `half`, partial sums are rounded to
-// half precision, and `overflow` applies.
+// Adds `depth` products to each partial sum of a tile of `rows` x kTileColumns; `rows` is a template parameter. `right`
+// has a row of kTileColumns values for each product. `right` and `sums` are aligned to 64 bytes. With `half`, partial
+// sums are rounded to half precision, and `overflow` applies.
 //
 // The product of two halves is exact in float, so fused and separate sums agree. No sum of such products is subnormal,
-// so flushing them changes nothing.
+// so flushing subnormal values changes nothing.
 using TileOf = void (*)(const float* left, const float* right, int64_t depth, bool half, Overflow overflow,
                         float* sums);
 
-// Applies `overflow` to what was rounded as if the numbers of half precision had more exponents.
+// Applies `overflow` to a value that was rounded as if half precision had a larger range of exponents.
 inline float Limited(float rounded, Overflow overflow) {
   if (!(std::fabs(rounded) > kLargestHalf)) return rounded;
   if (overflow == Overflow::kNan) return std::numeric_limits<float>::quiet_NaN();
@@ -48,7 +48,7 @@ struct Lanes {
   static constexpr int64_t kCount = bytes / sizeof(float);
 };
 
-// As `Limited(F16::Load(F16::Store(sum)), overflow)`.
+// The same as `Limited(F16::Load(F16::Store(sum)), overflow)`.
 template <typename L>
 [[gnu::always_inline]] inline void RoundToHalves(typename L::Floats& sums, Overflow overflow) {
   using Floats = typename L::Floats;
@@ -57,7 +57,7 @@ template <typename L>
   Ints magnitude = bits & 0x7fffffff;
   const Floats value = reinterpret_cast<Floats>(magnitude);
   Ints normal = (magnitude + 0xfff + ((magnitude >> 13) & 1)) & ~0x1fff;
-  const Floats subnormal = (value + 0.5f) - 0.5f;  // Rounds at the last bit of the half.
+  const Floats subnormal = (value + 0.5f) - 0.5f;  // Rounds to the last bit of the half.
   Floats rounded = value < 0x1p-14f ? subnormal : reinterpret_cast<Floats>(normal);
   const float limit = Limited(std::numeric_limits<float>::infinity(), overflow);
   rounded = rounded > kLargestHalf ? Floats{} + limit : rounded;
@@ -103,7 +103,7 @@ void WidenPlain(const uint16_t* from, int64_t count, float* to) {
 }
 
 #if IPU_X86
-// The compiler would convert by integer operations, with which a product takes a third longer.
+// The compiler would convert by integer operations, and a product would take a third longer.
 __attribute__((target("avx2,f16c"))) void WidenByF16c(const uint16_t* from, int64_t count, float* to) {
   for (; count >= 8; count -= 8, from += 8, to += 8) {
     _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
@@ -112,9 +112,9 @@ __attribute__((target("avx2,f16c"))) void WidenByF16c(const uint16_t* from, int6
 }
 #endif
 
-// What is compiled for several processors.
+// The functions that are compiled for several processors.
 struct Kernels {
-  TileOf tiles[kTileRows];  // By their number of rows, less 1.
+  TileOf tiles[kTileRows];  // By the number of rows minus 1.
   void (*widen)(const uint16_t* from, int64_t count, float* to);
 };
 
@@ -131,10 +131,10 @@ IPU_KERNELS(Avx512, 64, WidenByF16c, __attribute__((target("avx512f,avx2,fma")))
 #endif
 #undef IPU_KERNELS
 
-// The size of a part, which stays in the second-level cache.
+// The size of a part, which fits into the second-level cache.
 constexpr int64_t kPartRows = 48;
 constexpr int64_t kPartColumns = kSumsStride;
-// With fewer features, rows and columns are swapped, so that a vector has rows in it.
+// With fewer features, rows and columns are swapped, so that a vector contains rows.
 constexpr int64_t kFewFeatures = 8;
 
 static_assert(kPartRows % kTileRows == 0 && kPartColumns % kTileColumns == 0 && kDepth % kBlockOfProducts == 0);
@@ -157,24 +157,24 @@ const Kernels& KernelsFor(Instructions instructions) {
   return kPlain;
 }
 
-// The bits that a float has more than a half.
+// The number of mantissa bits that a float has and a half lacks.
 constexpr int kDropped = 13;
 constexpr float kSmallestNormalHalf = 0x1p-14f, kHalfQuantum = 0x1p-24f;
 
-// Like `StochasticRounding`, whose form for vectors takes a quarter more time here. `random` has kDropped bits.
+// Rounds like `StochasticRounding`, whose vectorized form takes a quarter more time here. `random` has kDropped bits.
 float RoundedAtRandom(float value, uint32_t random, Overflow overflow) {
   const float magnitude = std::fabs(value);
   float rounded = value;
   if (magnitude < kSmallestNormalHalf) {
     const float fraction = static_cast<float>(random) * (1.0f / (1 << kDropped));
     rounded = std::copysign(std::floor(magnitude / kHalfQuantum + fraction) * kHalfQuantum, value);
-  } else if (magnitude <= kLargestHalf + 32) {  // Larger ones overflow in any case.
+  } else if (magnitude <= kLargestHalf + 32) {  // Larger values overflow in any case.
     rounded = FromBits((Bits(value) + static_cast<int32_t>(random)) & ~((1 << kDropped) - 1));
   }
   return Limited(rounded, overflow);
 }
 
-// Each step is a bijection that mixes high bits into low ones.
+// Returns kDropped random bits. Each step is a bijection that mixes high bits into low ones.
 uint32_t RandomBits(uint32_t place, uint32_t block, const uint32_t* key) {
   uint32_t x = place * kGolden + key[0];
   x = (x ^ (x >> 16)) * kFirstFactor + key[1];
@@ -186,15 +186,15 @@ uint32_t RandomBits(uint32_t place, uint32_t block, const uint32_t* key) {
 
 // Adjacent channels of one place of the filter, in the order of the sum.
 struct Run {
-  BlockedProducts::Space spread;  // The offset of the place in the input, with its gaps.
-  int64_t row;                    // Of the right operand.
+  BlockedProducts::Space spread;  // The offset of the place in the input, including gaps.
+  int64_t row;                    // The row of the right operand.
   int64_t channel, begin, count;
 };
 
 struct alignas(64) Scratch {
   float sums[kPartRows * kPartColumns];
-  float rows[kPartColumns * kDepth];     // kDepth of each.
-  float columns[kPartColumns * kDepth];  // kTileColumns of each, for each product.
+  float rows[kPartColumns * kDepth];     // kDepth for each row.
+  float columns[kPartColumns * kDepth];  // kTileColumns for each product, panel by panel.
 };
 
 template <typename T>
@@ -258,8 +258,8 @@ class Worker {
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t column = 0; column < kTileColumns; ++column) {
         float& sum = sums[row * kSumsStride + column];
-        const auto at = static_cast<uint32_t>(place + row * down_step + column * across_step);
-        sum = RoundedAtRandom(sum, RandomBits(at, static_cast<uint32_t>(block), product_.key), product_.overflow);
+        const auto element = static_cast<uint32_t>(place + row * down_step + column * across_step);
+        sum = RoundedAtRandom(sum, RandomBits(element, static_cast<uint32_t>(block), product_.key), product_.overflow);
       }
     }
   }
@@ -271,12 +271,12 @@ class Worker {
       const int64_t tap = by_group_ ? block % taps_ : k / product_.channels;
       const int64_t channel =
           by_group_ ? block / taps_ * kBlockOfProducts + k % kBlockOfProducts : k % product_.channels;
-      const int64_t left = by_group_ ? kBlockOfProducts - k % kBlockOfProducts : product_.channels - channel;
+      const int64_t available = by_group_ ? kBlockOfProducts - k % kBlockOfProducts : product_.channels - channel;
       Run& run = runs_[runs_count_++];
       run.row = tap * product_.channels + channel;
       run.channel = channel;
       run.begin = k - first;
-      run.count = std::min(left, depth - run.begin);
+      run.count = std::min(available, depth - run.begin);
       const BlockedProducts::Space& filter = product_.filter;
       run.spread = {tap / (filter[1] * filter[2]), tap / filter[2] % filter[1], tap % filter[2]};
       for (int i = 0; i < 3; ++i) run.spread[i] *= product_.filter_gaps[i];
@@ -284,9 +284,9 @@ class Worker {
     }
   }
 
-  // Null where the input is 0.
+  // Returns the address of a run's first channel; null if the input is 0 there.
   const T* At(const T* image, const BlockedProducts::Space& corner, const Run& run) const {
-    int64_t at = 0;
+    int64_t offset = 0;
     for (int i = 0; i < 3; ++i) {
       int64_t place = corner[i] + run.spread[i];
       if (place < 0) return nullptr;
@@ -295,9 +295,9 @@ class Worker {
         place /= product_.input_gaps[i];
       }
       if (place >= product_.in[i]) return nullptr;
-      at = at * product_.in[i] + place;
+      offset = offset * product_.in[i] + place;
     }
-    return image + at * product_.left_stride + run.channel;
+    return image + offset * product_.left_stride + run.channel;
   }
 
   void Read(int64_t group, int64_t image_place, int64_t rows, int64_t feature, int64_t columns, int64_t depth,
@@ -343,27 +343,27 @@ class Worker {
     if (!swapped) Clear(columns);
   }
 
-  // Zeros in a short last panel: leftovers may be slow to compute.
+  // Fills the unused columns of the last panel with zeros: computing with old values there may be slow.
   void Clear(int64_t across) {
-    const int64_t rest = across % kTileColumns;
-    if (rest == 0) return;
+    const int64_t filled = across % kTileColumns;
+    if (filled == 0) return;
     float* const panel = scratch_->columns + across / kTileColumns * kTileColumns * kDepth;
     for (int64_t k = 0; k < kDepth; ++k)
-      std::fill(panel + k * kTileColumns + rest, panel + (k + 1) * kTileColumns, 0.0f);
+      std::fill(panel + k * kTileColumns + filled, panel + (k + 1) * kTileColumns, 0.0f);
   }
 
   void Write(int64_t group, int64_t image_place, int64_t row, int64_t feature, int64_t columns, bool swapped) {
-    const int64_t at = image_place * product_.out_stride + group * product_.group_out + feature;
+    const int64_t offset = image_place * product_.out_stride + group * product_.group_out + feature;
     const float* from = scratch_->sums + row * kSumsStride;
     if (swapped) {
       for (int64_t column = 0; column < columns; ++column) line_[column] = scratch_->sums[column * kSumsStride + row];
       from = line_;
     }
     if (product_.result == Element::kFloat) {
-      std::memcpy(static_cast<float*>(result_) + at, from, static_cast<std::size_t>(columns) * sizeof(float));
+      std::memcpy(static_cast<float*>(result_) + offset, from, static_cast<std::size_t>(columns) * sizeof(float));
       return;
     }
-    uint16_t* const to = static_cast<uint16_t*>(result_) + at;
+    uint16_t* const to = static_cast<uint16_t*>(result_) + offset;
     for (int64_t column = 0; column < columns; ++column) to[column] = F16::Store(from[column]);
   }
 
@@ -373,11 +373,11 @@ class Worker {
   void* const result_;
   const Kernels& kernels_;
   const int64_t places_, taps_, depth_;
-  const int64_t image_ = ProductOf(product_.in) * product_.left_stride;  // From an image to the next.
+  const int64_t image_ = ProductOf(product_.in) * product_.left_stride;  // The distance between two images.
   const bool by_group_;
   const std::unique_ptr<Scratch> scratch_{new Scratch};
   float line_[kDepth];
-  Run runs_[kDepth];  // Of one product at least.
+  Run runs_[kDepth];  // Each run has at least one product.
   int64_t runs_count_ = 0;
 };
 

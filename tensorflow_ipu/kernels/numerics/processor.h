@@ -1,4 +1,4 @@
-// Whether to use instructions of x86 processors. Their portable forms are tested with IPU_PORTABLE.
+// Selects instructions of x86 processors, if there are any. IPU_PORTABLE selects portable code, for tests.
 #pragma once
 
 #if defined(__x86_64__) && !defined(IPU_PORTABLE)

@@ -21,7 +21,7 @@ uint64_t Mixed(uint64_t x) {
 }
 
 constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ull;
-constexpr uint64_t kRounding = 0x726f756e64696e67ull;  // Separates the keys of roundings from those of streams.
+constexpr uint64_t kRounding = 0x726f756e64696e67ull;  // Separates the keys of roundings from the keys of streams.
 
 }  // namespace
 

@@ -10,7 +10,7 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-#pragma GCC diagnostic ignored "-Wpsabi"  // No vector is passed to another unit.
+#pragma GCC diagnostic ignored "-Wpsabi"  // No vector is passed to another compilation unit.
 
 namespace portable {
 constexpr int kWidth = 4, kRows = 2;

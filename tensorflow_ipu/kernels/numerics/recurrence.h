@@ -1,4 +1,4 @@
-// The steps of LSTM and GRU layers as Keras computes them, forward and backward, with their products of matrices.
+// The steps of LSTM and GRU layers as Keras computes them, forward and backward, with their matrix products.
 #pragma once
 
 #include <cstdint>
@@ -12,48 +12,52 @@ struct alignas(64) Line {
 };
 using Lines = std::vector<Line>;
 
-// Tensors are row-major: a row is an element of the batch. A step multiplies [state, inputs, 1] by the kernel. Of an
-// LSTM this makes input, forget, candidate and output gate. Of a GRU, which resets after the product, it makes the
-// candidate's product of the inputs, update and reset gate, and the candidate's product of the state; the state is not
-// multiplied for the first of them, nor are the inputs for the last.
+// Tensors are row-major: a row is an element of the batch. Each step multiplies [state, inputs, 1] by the kernel.
+//
+// For an LSTM the product consists of the input, forget, candidate and output gates. A GRU resets after the product.
+// Its product has four parts: the candidate's product of the inputs, the update gate, the reset gate, and the
+// candidate's product of the state. The first part does not use the state, and the last one does not use the inputs.
+//
+// `of_x` is the gradient of the tensor `x`.
 struct Recurrence {
   int64_t steps, features, units;
   bool lstm;
   const float* kernel;  // [depth(), 4 * units]
-  const float* state;   // [rows, units], before the first step; likewise `cell`, of an LSTM.
+  const float* state;   // [rows, units], before the first step. An LSTM has `cell` too, of the same shape.
   const float* cell;
-  const bool* mask;     // [rows, steps], or null. A step where it is false changes nothing.
+  const bool* mask;     // [rows, steps], or null. A false element means that the step changes nothing.
   const float* inputs;  // [rows, steps, features]
 
   // Results of the steps.
   float* states;     // [rows, steps, units]
-  float* saved;      // [rows, steps, saved_size()]: gates, and the cell (LSTM).
-  float* last_cell;  // [rows, units], of an LSTM.
+  float* saved;      // [rows, steps, saved_size()]: the gates and, for an LSTM, the cell.
+  float* last_cell;  // [rows, units], for an LSTM.
 
-  // Gradients of `states` and `last_cell`, from which those of the other tensors are computed. Null for steps forward.
+  // The gradients of `states` and `last_cell`, which are the inputs of the backward pass. Null in the forward pass.
   const float *upstream, *last_upstream;
   float *of_inputs, *of_state, *of_cell, *of_kernel;
-  float* of_gates;  // [rows, steps, pitch()], of which 4 * units are used.
-  float* operands;  // [rows, steps, depth()]: what a step multiplied by the kernel.
+  float* of_gates;  // [rows, steps, pitch()]; 4 * units of each pitch are used.
+  float* operands;  // [rows, steps, depth()]: the vectors that the steps multiplied by the kernel.
 
   int64_t depth() const { return units + features + 1; }
-  // Columns of the kernel that the state is multiplied by, the last ones, or the inputs, the first ones.
+  // The number of the kernel's columns that the state, or the inputs, are multiplied by. The state uses the last
+  // columns, and the inputs the first ones.
   int64_t columns() const { return (lstm ? 4 : 3) * units; }
   int64_t saved_size() const { return (lstm ? 5 : 4) * units; }
-  // Numbers a power of two apart would share few sets of the cache, and vectors are read as a whole.
+  // Distances of a power of two would map to few sets of the cache. Vectors are read as a whole.
   int64_t pitch() const { return (4 * units + 63) / 64 * 64 + 16; }
 };
 
-// The kernel as `RunSteps` reads it.
+// The kernel in the layout that `RunSteps` reads.
 struct PackedKernel {
   Lines of_state, of_inputs;
 };
 PackedKernel Pack(const Recurrence& recurrence);
 
-// Computes all steps, or all gradients but that of the kernel, of the rows from `begin` to `end`.
+// Computes all steps, or all gradients except the kernel's, for the rows from `begin` to `end`.
 void RunSteps(const Recurrence& recurrence, const PackedKernel& kernel, int64_t begin, int64_t end);
 
-// Computes the kernel's gradient from `begin` to `end`, of its rows, from the gradients of the gates of `rows` rows.
+// Computes the rows from `begin` to `end` of the kernel's gradient, from the gradients of the gates of `rows` rows.
 void AddUpKernel(const Recurrence& recurrence, int64_t rows, int64_t begin, int64_t end);
 
 }  // namespace tensorflow_ipu::core

@@ -1,11 +1,12 @@
-// The functions of `recurrence.h` for vectors of `kWidth` floats and tiles of `kRows` rows. It is included once for
-// each kind of processor, in a namespace that defines both: GCC splits vectors when it reads a function, by the
-// instructions that are allowed there, so a template that is inlined elsewhere would be too late.
+// The functions of `recurrence.h` for vectors of `kWidth` floats and tiles of `kRows` rows. The file is included once
+// for each kind of processor, in a namespace that defines both. Templates that are inlined elsewhere would not work:
+// GCC splits vectors when it reads a function, by the instructions that are allowed at that point.
 
 typedef float Vector __attribute__((vector_size(kWidth * sizeof(float))));
 typedef int32_t Integers __attribute__((vector_size(kWidth * sizeof(int32_t))));
 
-// The vectors of columns in a panel of a matrix, and about how many rows and steps are computed together, in cache.
+// kVectors is the number of vectors in a panel's row. About kTogether rows and steps are computed together, so that
+// they stay in the cache.
 constexpr int kVectors = 4, kPanel = kVectors * kWidth, kTogether = 128;
 
 inline Vector Load(const float* from, int64_t count) {
@@ -26,7 +27,7 @@ inline void Store(const Vector& stored, float* to, int64_t count) {
   }
 }
 
-// e^x = 2^n * e^r, with a polynomial for the small r.
+// Computes e^x = 2^n * e^r, with a polynomial for the small r.
 inline Vector Exp(Vector x) {
   constexpr float kLargest = 88.0f, kSmallest = -87.0f, kRounding = 12582912.0f;  // 1.5 * 2^23
   constexpr float kPerBit = 1.44269504f, kBit = 0.693145752f, kRestOfBit = 1.42860677e-6f;
@@ -59,8 +60,8 @@ inline Vector Tanh(Vector x) {
   return magnitude < kSmall ? x + x * square * sum : x < 0.0f ? -large : large;
 }
 
-// Returns panels of `rows` rows of the kernel from `first` on, and of its columns from `column` on; backward, with rows
-// as columns.
+// Returns `rows` rows of the kernel from `first` on, and its columns from `column` on, in panels. In the backward pass,
+// rows and columns are swapped.
 Lines Packed(const Recurrence& r, int64_t first, int64_t rows, int64_t column) {
   const bool backward = r.of_inputs != nullptr;
   const int64_t depth = backward ? r.columns() : rows, panels = ((backward ? rows : r.columns()) + kPanel - 1) / kPanel;
@@ -75,15 +76,16 @@ Lines Packed(const Recurrence& r, int64_t first, int64_t rows, int64_t column) {
   return lines;
 }
 
-// Multiplies a matrix, whose row i has its elements `stride` apart from `row_at(i)` on, by another. The rows of that
-// are `right_row` apart, and its panels `right_panel`. Stores row i of the product at `to_row(i)`, or adds it there.
+// Multiplies two matrices. Row i of the left one begins at `row_at(i)`, and its elements have the distance `stride`.
+// Rows of the right one have the distance `right_row`, and its panels the distance `right_panel`. Stores row i of the
+// product at `to_row(i)`, or adds it if `kAdd`.
 template <bool kAdd, typename RowAt, typename ToRow>
 inline void Multiply(int64_t rows, int64_t depth, int64_t columns, RowAt row_at, int64_t stride, const float* right,
                      int64_t right_row, int64_t right_panel, ToRow to_row) {
   for (int64_t column = 0; column < columns; column += kPanel) {
     for (int64_t first = 0; first < rows; first += kRows) {
       const int64_t count = std::min<int64_t>(kRows, rows - first);
-      const float* left[kRows];  // The last row fills up the last tile.
+      const float* left[kRows];  // The last row is repeated to fill the last tile.
       for (int64_t i = 0; i < kRows; ++i) left[i] = row_at(first + std::min(i, count - 1));
       Vector sums[kRows][kVectors] = {};
       const float* factors = right + column / kPanel * right_panel;
@@ -97,9 +99,9 @@ inline void Multiply(int64_t rows, int64_t depth, int64_t columns, RowAt row_at,
       }
       for (int64_t i = 0; i < count; ++i) {
         float* const to = to_row(first + i);
-        for (int64_t vector = 0, at = column; vector < kVectors && at < columns; ++vector, at += kWidth) {
-          const Vector before = kAdd ? Load(to + at, columns - at) : Vector{};
-          Store(before + sums[i][vector], to + at, columns - at);
+        for (int64_t vector = 0, index = column; vector < kVectors && index < columns; ++vector, index += kWidth) {
+          const Vector before = kAdd ? Load(to + index, columns - index) : Vector{};
+          Store(before + sums[i][vector], to + index, columns - index);
         }
       }
     }
@@ -110,7 +112,7 @@ inline const float* StateBefore(const Recurrence& r, int64_t row, int64_t step) 
   return step == 0 ? r.state + row * r.units : r.states + (row * r.steps + step - 1) * r.units;
 }
 
-// Takes the products of a step, without their bias, from `saved`.
+// Computes a step from its products without bias, which are stored in `saved`.
 inline void StepForward(const Recurrence& r, int64_t row, int64_t step) {
   const int64_t at = row * r.steps + step;
   const bool taken = r.mask == nullptr || r.mask[at];
@@ -164,7 +166,8 @@ void Forward(const Recurrence& r, const PackedKernel& kernel, int64_t begin, int
   }
 }
 
-// The gradients of the gates. Leaves in `of_state` what does not come by the products of the state.
+// Computes the gradients of the gates. Stores the state's gradient in `of_state`, except for the part that the product
+// with the kernel adds later.
 inline void StepBackward(const Recurrence& r, int64_t row, int64_t step, float* of_gates) {
   const int64_t at = row * r.steps + step;
   const bool taken = r.mask == nullptr || r.mask[at];
@@ -238,7 +241,7 @@ void OfKernel(const Recurrence& r, int64_t rows, int64_t begin, int64_t end) {
     Multiply<true>(end - begin, std::min<int64_t>(kTogether, all - first), wide, operands, r.depth(),
                    r.of_gates + first * r.pitch(), r.pitch(), kPanel, to);
   }
-  // What a GRU does not multiply has no gradient.
+  // The parts of the kernel that a GRU does not use have no gradient.
   for (int64_t row = begin; row < std::min(end, r.depth() - 1); ++row) {
     std::fill_n(r.of_kernel + row * wide + (row < r.units ? 0 : r.columns()), wide - r.columns(), 0.0f);
   }

@@ -13,12 +13,13 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-// Elements of a block, whose accumulators stay in the first-level cache. The inner loops have a fixed length, since GCC
-// vectorizes no other kind at -O2; the small block is for scalars.
+// The number of elements of a block, whose accumulators fit into the first-level cache. The inner loops have a fixed
+// length, because GCC vectorizes no other loops at -O2. The small block is for scalars.
 constexpr int64_t kBlock = 1024;
 constexpr int64_t kSmallBlock = 16;
 
-// How elements are stored, and what they accumulate in. Without branches, so that loops vectorize.
+// The types below define the stored type of elements and their accumulation type. They have no branches, so that loops
+// vectorize.
 
 template <typename T>
 struct Plain {
@@ -28,7 +29,7 @@ struct Plain {
   static Stored Store(Held held) { return held; }
 };
 
-// For means of integers, whose sum may not fit.
+// Used for means of integers, whose sum may not fit into their type.
 template <typename T>
 struct Wide {
   using Stored = T;
@@ -49,7 +50,7 @@ struct BF16 {
   }
 };
 
-// Overflow is defined for unsigned integers alone.
+// Adds or multiplies. Overflow is defined only for unsigned integers.
 template <typename T>
 T Wrapped(T a, T b, bool product) {
   if constexpr (std::is_integral_v<T>) {
@@ -63,13 +64,13 @@ T Wrapped(T a, T b, bool product) {
 
 constexpr auto kSum = [](auto a, auto b) { return Wrapped(a, b, /*product=*/false); };
 constexpr auto kProduct = [](auto a, auto b) { return Wrapped(a, b, /*product=*/true); };
-// A NaN `b` wins, since comparisons are false; a NaN `a` does not equal itself.
+// If `b` is NaN, the comparison is false and `b` is returned. If `a` is NaN, it does not equal itself.
 constexpr auto kMin = [](auto a, auto b) { return a < b || a != a ? a : b; };
 constexpr auto kMax = [](auto a, auto b) { return a > b || a != a ? a : b; };
 constexpr auto kAnd = [](auto a, auto b) { return static_cast<decltype(a)>(a & b); };
 constexpr auto kOr = [](auto a, auto b) { return static_cast<decltype(a)>(a | b); };
 
-// A copy where the input is short or unaligned. The surplus of a short one is computed and dropped.
+// Returns the block, or a copy if the input is short or unaligned. Extra elements of a copy are computed and dropped.
 template <typename Stored, int64_t size>
 const Stored* Block(const std::byte* input, std::size_t bytes, Stored (&copy)[size]) {
   if (bytes == sizeof(copy) && reinterpret_cast<std::uintptr_t>(input) % alignof(Stored) == 0) {
@@ -80,32 +81,32 @@ const Stored* Block(const std::byte* input, std::size_t bytes, Stored (&copy)[si
   return copy;
 }
 
-// A divisor of 0 means no division.
+// Reduces a block. A divisor of 0 means no division.
 template <typename From, typename To, int64_t size, typename Operation>
 void ReduceBlock(Operation operation, const std::vector<const std::byte*>& inputs, int64_t first, int64_t count,
                  int64_t divisor, std::byte* out) {
   using Stored = typename From::Stored;
   using Held = typename From::Held;
   Stored copy[size];
-  Held held[size];
+  Held sums[size];
   const std::size_t offset = static_cast<std::size_t>(first) * sizeof(Stored);
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(Stored);
   const Stored* block = Block(inputs[0] + offset, bytes, copy);
-  for (int64_t i = 0; i < size; ++i) held[i] = From::Load(block[i]);
+  for (int64_t i = 0; i < size; ++i) sums[i] = From::Load(block[i]);
   for (std::size_t input = 1; input < inputs.size(); ++input) {
     block = Block(inputs[input] + offset, bytes, copy);
-    for (int64_t i = 0; i < size; ++i) held[i] = operation(held[i], From::Load(block[i]));
+    for (int64_t i = 0; i < size; ++i) sums[i] = operation(sums[i], From::Load(block[i]));
   }
   if (divisor != 0) {
-    const Held by = static_cast<Held>(divisor);
-    for (int64_t i = 0; i < size; ++i) held[i] = held[i] / by;
+    const Held typed_divisor = static_cast<Held>(divisor);
+    for (int64_t i = 0; i < size; ++i) sums[i] = sums[i] / typed_divisor;
   }
   if constexpr (std::is_same_v<From, To>) {
-    for (int64_t i = 0; i < size; ++i) copy[i] = To::Store(held[i]);
+    for (int64_t i = 0; i < size; ++i) copy[i] = To::Store(sums[i]);
     std::memcpy(out + offset, copy, bytes);
   } else {
     typename To::Stored result[size];
-    for (int64_t i = 0; i < size; ++i) result[i] = To::Store(held[i]);
+    for (int64_t i = 0; i < size; ++i) result[i] = To::Store(sums[i]);
     std::memcpy(out + static_cast<std::size_t>(first) * sizeof(result[0]), result,
                 static_cast<std::size_t>(count) * sizeof(result[0]));
   }
@@ -120,12 +121,12 @@ void ReduceAll(Operation operation, const std::vector<const std::byte*>& inputs,
   }
 }
 
-// All inputs of a group, those of one worker, or the parts of all workers.
+// The inputs of a reduction: all inputs of a group, the inputs of one worker, or the partial results of all workers.
 enum class Stage { kWhole, kPart, kParts };
 
 struct Step {
   Stage stage;
-  int64_t divisor;  // Of a mean, at its end.
+  int64_t divisor;  // The divisor of a mean, which the last step applies.
 };
 
 template <typename Type, typename Operation>
@@ -142,7 +143,7 @@ void ReduceStage(Operation operation, const Step& step, const std::vector<const 
   }
 }
 
-// WideType accumulates means.
+// Reduces values of any type. Means accumulate in WideType.
 template <typename Type, typename WideType = Type>
 void ReduceNumbers(Reduction reduction, const Step& step, const std::vector<const std::byte*>& inputs, int64_t count,
                    std::byte* out) {
@@ -174,8 +175,8 @@ void ReduceBooleans(Reduction reduction, const Step& step, const std::vector<con
   ReduceStage<Plain<uint8_t>>(kOr, step, inputs, count, out);
 }
 
-// TensorFlow's threads flush subnormal numbers and others do not. All compute as IEEE 754 says, so that the result does
-// not depend on the thread.
+// Selects the IEEE 754 treatment of subnormal values. TensorFlow's threads flush them to zero and others do not, so the
+// result would depend on the thread.
 class Ieee754Floats {
  public:
 #if IPU_X86

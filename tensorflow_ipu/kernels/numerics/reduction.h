@@ -7,29 +7,29 @@
 
 namespace tensorflow_ipu::core {
 
-// The numbers are those of XLA's, so that a cast converts them.
+// The values equal XLA's enumeration, so a cast converts between them.
 enum class DataType { kBool = 1, kS8, kS16, kS32, kS64, kU8, kU16, kU32, kU64, kF16, kF32, kF64, kBF16 = 16 };
 
 std::size_t SizeOf(DataType type);
 
-// As TensorFlow names it.
+// Returns TensorFlow's name of the type.
 const char* NameOf(DataType type);
 
 // kLocal keeps the replica's own value.
 enum class Reduction { kSum, kMean, kProduct, kMin, kMax, kAnd, kOr, kLocal };
 
-// Booleans have kAnd, kOr and kLocal; numbers have all others.
+// Returns true for kAnd, kOr and kLocal of booleans, and for all other reductions of other types.
 bool Supports(DataType type, Reduction reduction);
 
-// Reduces two inputs or more from left to right. `out` may be an input. Not for kLocal.
+// Reduces two or more inputs from left to right. `out` may be an input. `reduction` must not be kLocal.
 //
-// float16 and bfloat16 accumulate in float32 and are rounded once. Integers wrap around, and their mean is rounded
-// toward zero. Minimum and maximum of a NaN are NaN, as in XLA.
+// float16 and bfloat16 are accumulated in float32 and rounded once. Integers wrap around, and their mean is rounded
+// toward zero. The minimum and maximum of a NaN and a number are NaN, as in XLA.
 void Reduce(DataType type, Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count,
             std::byte* out);
 
-// The same in two steps: each worker reduces its inputs to parts of the accumulated type, and then reduces the parts,
-// of `replicas` replicas in all.
+// The same reduction in two steps. First each worker reduces its inputs to a part, in the accumulation type. Then each
+// worker reduces all parts, of `replicas` replicas in total.
 DataType Accumulated(DataType type, Reduction reduction);
 void ReducePart(DataType type, Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count,
                 std::byte* out);

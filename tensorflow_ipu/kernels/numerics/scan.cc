@@ -9,10 +9,11 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-// The inner loop has a fixed length, since GCC vectorizes no other kind at -O2. Blocks end the search early.
+// The inner loop has a fixed length, because GCC vectorizes no other loops at -O2. The search ends after the first
+// block with a hit.
 constexpr int64_t kBlock = 256;
 
-// The largest magnitude: every processor has a vector maximum, but not every comparison.
+// Compares the largest magnitude of a block: every processor has a vector maximum, but not every vector comparison.
 template <typename Signed, typename Word>
 [[gnu::always_inline]] inline bool Has(Word limit, const Word* words, int64_t count) {
   constexpr Signed kMagnitude = std::numeric_limits<Signed>::max();
@@ -42,8 +43,8 @@ __attribute__((target("avx2"))) bool HasByAvx2(Word limit, const Word* words, in
 template <typename Signed, typename Word>
 bool HasByBest(Word limit, const Word* words, int64_t count) {
 #if IPU_X86
-  static const bool knows_avx2 = __builtin_cpu_supports("avx2") != 0;
-  if (knows_avx2) return HasByAvx2<Signed>(limit, words, count);
+  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+  if (has_avx2) return HasByAvx2<Signed>(limit, words, count);
 #endif
   return Has<Signed>(limit, words, count);
 }

@@ -15,8 +15,8 @@ namespace {
 constexpr int32_t kMagnitude = 0x7fffffff;
 constexpr int32_t kExponent = 0x7f800000;
 constexpr int32_t kNan = 0x7fc00000;
-constexpr int32_t kLargestHalf = 0x477fe000;     // Of 65504.
-constexpr int32_t kSmallestNormal = 0x38800000;  // Of 2^-14, the smallest normal number of float16.
+constexpr int32_t kLargestHalf = 0x477fe000;     // 65504.
+constexpr int32_t kSmallestNormal = 0x38800000;  // 2^-14, the smallest normal value of float16.
 constexpr int kDropped = 13;                     // The significand bits that float16 drops.
 
 uint32_t Mixed(uint32_t x) {
@@ -25,15 +25,16 @@ uint32_t Mixed(uint32_t x) {
   return x ^ (x >> 16);
 }
 
-// Adds random bits below the last bit of float16. Cutting off what float16 drops then rounds stochastically.
+// Adds random bits below the last bit of float16. If the bits that float16 drops are then cut off, the value is rounded
+// stochastically.
 template <RoundTo to>
 [[gnu::always_inline]] inline float Raised(float value, uint32_t random) {
   const auto bits = static_cast<float>(static_cast<int32_t>(random));
   if constexpr (to == RoundTo::kIntegers) return __builtin_floorf(value + bits * (1.0f / (1 << kDropped)));
   int32_t magnitude = Bits(value) & kMagnitude;
-  // Comparisons of floats are false for NaNs, which stay.
+  // Comparisons with NaNs are false, so NaNs are kept.
   if constexpr (to == RoundTo::kHalves) magnitude = Select(FromBits(magnitude) > 65504, kLargestHalf, magnitude);
-  // The last bit of float32 has 2^-23 of the first one's value. Subnormal numbers of float16 are as far apart as the
+  // The last bit of float32 is 2^-23 times its leading bit. Subnormal values of float16 have the same distance as the
   // smallest normal ones.
   const int32_t last_bit = (std::max(magnitude, kSmallestNormal) & kExponent) - (23 << 23);
   const float sum = FromBits(magnitude) + bits * FromBits(last_bit);
@@ -41,7 +42,7 @@ template <RoundTo to>
   return FromBits(raised | (Bits(value) & ~kMagnitude));
 }
 
-// Cuts off what float16 drops, as conversions toward zero do.
+// Cuts off the bits that float16 drops, like a conversion toward zero.
 [[gnu::always_inline]] inline float Cut(float value) {
   const int32_t magnitude = Bits(value) & kMagnitude;
   const float quanta = FromBits(Select(magnitude < kSmallestNormal, magnitude, 0)) * 0x1p24f;
@@ -50,10 +51,10 @@ template <RoundTo to>
   return FromBits(cut | (Bits(value) & ~kMagnitude));
 }
 
-// Blocks of a fixed length in arrays of their own: GCC vectorizes no other loop at -O2.
+// Blocks have a fixed length and separate arrays, because GCC vectorizes no other loops at -O2.
 constexpr uint32_t kBlock = 128;
 
-// Converts a block to float32, and back without what float16 drops.
+// Converts a block to float32, and back by dropping the bits that float16 lacks.
 struct Plain {
   static void Load(const uint16_t* from, float* to) {
     for (uint32_t i = 0; i < kBlock; ++i) to[i] = F16::Load(from[i]);
@@ -82,8 +83,8 @@ struct F16c {
   }
 };
 
-// Stores as wide as the loads that follow: a load waits long for the data of two stores. GCC 12 warns of uninitialized
-// variables in conversions without a mask.
+// Stores are as wide as the loads that follow, because a load of data from two stores takes long. The conversions have
+// a mask, because GCC 12 warns of uninitialized variables in those without one.
 struct Avx512 {
   IPU_AVX512 static void Load(const uint16_t* from, float* to) {
     for (uint32_t i = 0; i < kBlock; i += 16) {
@@ -107,12 +108,13 @@ struct Avx512 {
 }
 
 template <typename Half>
-[[gnu::always_inline]] inline void Load(const Numbers& from, int64_t at, std::size_t count, float (&block)[kBlock]) {
+[[gnu::always_inline]] inline void Load(const Numbers& from, int64_t index, std::size_t count, float (&block)[kBlock]) {
   if (from.one) {
-    const float one = from.half ? F16::Load(*static_cast<const uint16_t*>(from.data)) : *static_cast<float*>(from.data);
-    for (uint32_t i = 0; i < kBlock; ++i) block[i] = one;
+    const float value =
+        from.half ? F16::Load(*static_cast<const uint16_t*>(from.data)) : *static_cast<float*>(from.data);
+    for (uint32_t i = 0; i < kBlock; ++i) block[i] = value;
   } else if (from.half) {
-    const uint16_t* halves = static_cast<const uint16_t*>(from.data) + at;
+    const uint16_t* halves = static_cast<const uint16_t*>(from.data) + index;
     uint16_t copy[kBlock];
     if (count < kBlock) {
       std::memset(copy, 0, sizeof(copy));
@@ -120,32 +122,32 @@ template <typename Half>
     }
     Half::Load(halves, block);
   } else {
-    Copy(static_cast<const float*>(from.data) + at, count, block);
+    Copy(static_cast<const float*>(from.data) + index, count, block);
   }
 }
 
 template <typename Half>
-[[gnu::always_inline]] inline void Store(const float (&block)[kBlock], const Numbers& to, int64_t at,
+[[gnu::always_inline]] inline void Store(const float (&block)[kBlock], const Numbers& to, int64_t index,
                                          std::size_t count) {
   if (to.half) {
     uint16_t copy[kBlock];
-    uint16_t* const halves = static_cast<uint16_t*>(to.data) + at;
+    uint16_t* const halves = static_cast<uint16_t*>(to.data) + index;
     Half::Store(block, count < kBlock ? copy : halves);
     if (count < kBlock) std::memcpy(halves, copy, count * sizeof(uint16_t));
   } else {
-    Copy(block, count, static_cast<float*>(to.data) + at);
+    Copy(block, count, static_cast<float*>(to.data) + index);
   }
 }
 
 [[gnu::always_inline]] inline void Apply(Operation operation, const float (&b)[kBlock], float (&block)[kBlock]) {
-  const auto each = [&](auto compute) __attribute__((always_inline)) {
+  const auto apply = [&](auto compute) __attribute__((always_inline)) {
     for (uint32_t i = 0; i < kBlock; ++i) block[i] = compute(block[i], b[i]);
   };
-  if (operation == Operation::kAdd) each([](float x, float y) { return x + y; });
-  if (operation == Operation::kSubtract) each([](float x, float y) { return x - y; });
-  if (operation == Operation::kMultiply) each([](float x, float y) { return x * y; });
-  if (operation == Operation::kDivide) each([](float x, float y) { return x / y; });
-  if (operation == Operation::kSqrt) each([](float x, float) { return __builtin_sqrtf(x); });
+  if (operation == Operation::kAdd) apply([](float x, float y) { return x + y; });
+  if (operation == Operation::kSubtract) apply([](float x, float y) { return x - y; });
+  if (operation == Operation::kMultiply) apply([](float x, float y) { return x * y; });
+  if (operation == Operation::kDivide) apply([](float x, float y) { return x / y; });
+  if (operation == Operation::kSqrt) apply([](float x, float) { return __builtin_sqrtf(x); });
 }
 
 template <RoundTo to, typename Half>
@@ -153,12 +155,12 @@ template <RoundTo to, typename Half>
   const uint32_t first_key = Mixed(work.key[0] + static_cast<uint32_t>(work.site >> 32));
   const uint32_t second_key = Mixed(work.key[1] ^ static_cast<uint32_t>(work.site));
   float block[kBlock] = {}, b[kBlock] = {};
-  for (int64_t at = begin; at < end; at += kBlock) {
-    const auto count = static_cast<std::size_t>(std::min<int64_t>(kBlock, end - at));
-    Load<Half>(work.a, at, count, block);
-    if (work.b.data != nullptr) Load<Half>(work.b, at, count, b);
+  for (int64_t index = begin; index < end; index += kBlock) {
+    const auto count = static_cast<std::size_t>(std::min<int64_t>(kBlock, end - index));
+    Load<Half>(work.a, index, count, block);
+    if (work.b.data != nullptr) Load<Half>(work.b, index, count, b);
     Apply(work.operation, b, block);
-    uint32_t word = static_cast<uint32_t>(at) * kGolden + first_key;  // Of the element.
+    uint32_t word = static_cast<uint32_t>(index) * kGolden + first_key;  // One value per element.
     for (uint32_t i = 0; i < kBlock; ++i, word += kGolden) {
       uint32_t x = (word ^ (word >> 16)) * kFirstFactor + second_key;
       x = (x ^ (x >> 15)) * kSecondFactor;
@@ -166,7 +168,7 @@ template <RoundTo to, typename Half>
     }
     const bool cuts = to != RoundTo::kIntegers && !work.result.half;
     for (uint32_t i = 0; cuts && i < kBlock; ++i) block[i] = Cut(block[i]);
-    Store<Half>(block, work.result, at, count);
+    Store<Half>(block, work.result, index, count);
   }
 }
 

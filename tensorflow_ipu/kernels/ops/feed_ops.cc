@@ -23,7 +23,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Reads `dataset` into infeed `feed` on its own thread until the dataset or the feed ends.
+// Reads `dataset` into infeed `feed` on a separate thread until the dataset or the feed ends.
 REGISTER_OP("IpuInfeedStart")
     .Input("feed: int64")
     .Input("dataset: variant")
@@ -32,14 +32,14 @@ REGISTER_OP("IpuInfeedStart")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs);
 
-// Ends the pass of infeed `feed` and its current read; NotFound if there is none.
+// Ends the active pass of infeed `feed` and its current read. The error is NotFound if there is none.
 REGISTER_OP("IpuInfeedStop").Input("feed: int64").SetIsStateful().SetShapeFn(tf::shape_inference::NoOutputs);
 
 absl::StatusOr<std::shared_ptr<Infeed>> FindInfeed(int64_t number) {
   std::shared_ptr<Infeed> infeed = Infeeds().Find(number);
   if (infeed == nullptr) {
     return absl::NotFoundError(
-        absl::StrCat("There is no infeed queue of number ", number, " (any more): its Python object is gone."));
+        absl::StrCat("There is no infeed queue with number ", number, ": its Python object was deleted."));
   }
   return infeed;
 }
@@ -72,8 +72,8 @@ absl::Status StartInfeed(tf::OpKernelContext* context) {
 
 REGISTER_KERNEL_BUILDER(Name("IpuInfeedStart").Device(tf::DEVICE_CPU), FunctionOp<StartInfeed>);
 
-// How long a stop waits for the current read. A read in the user's code cannot be cancelled, and may wait for what
-// comes after the stop; then it is left running.
+// How long a stop waits for the current read. A read in the user's code cannot be cancelled, and may wait for an event
+// after the stop. Then it is left running.
 constexpr std::chrono::seconds kPatience{1};
 
 absl::Status StopInfeed(tf::OpKernelContext* context) {
@@ -86,10 +86,10 @@ absl::Status StopInfeed(tf::OpKernelContext* context) {
 
 REGISTER_KERNEL_BUILDER(Name("IpuInfeedStop").Device(tf::DEVICE_CPU), FunctionOp<StopInfeed>);
 
-// Takes all complete rows of outfeed `feed`, at most `most`, stacked: a leaf has shape [rows] + [replicas, if several]
-// + its own shape. Waits up to `patience_us` if there is none. With `last`, takes the one row that there must be,
-// without the first dimension. `types` and `shapes` are those of the elements that `layout` numbers. On failure, all
-// rows stay.
+// Takes all complete rows of outfeed `feed`, at most `most`, and stacks them. A leaf has the shape [rows] + [replicas,
+// if several] + its own shape. Waits up to `patience_us` if there is none. With `last`, takes exactly one row, without
+// the first dimension. `types` and `shapes` describe the elements with the layout `layout`. On failure, all rows stay
+// in the queue.
 REGISTER_OP("IpuOutfeedDequeue")
     .Input("feed: int64")
     .Input("patience_us: int64")
@@ -102,12 +102,11 @@ REGISTER_OP("IpuOutfeedDequeue")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::UnknownShape);
 
-// Deletes outfeed `feed` with its unread elements; NotFound if there is none.
+// Deletes outfeed `feed` with its unread elements. The error is NotFound if there is none.
 REGISTER_OP("IpuOutfeedDelete").Input("feed: int64").SetIsStateful().SetShapeFn(tf::shape_inference::NoOutputs);
 
 absl::Status NoOutfeed(int64_t number) {
-  return absl::NotFoundError(
-      absl::StrCat("There is no outfeed queue of number ", number, " (any more): it was deleted."));
+  return absl::NotFoundError(absl::StrCat("There is no outfeed queue with number ", number, ": it was deleted."));
 }
 
 class OutfeedDequeueOp : public tf::OpKernel {
@@ -121,11 +120,11 @@ class OutfeedDequeueOp : public tf::OpKernel {
     OP_REQUIRES(context, outfeed != nullptr, NoOutfeed(number));
     core::Outfeed::Taken taken = outfeed->Take(timeout, layout_, context->input(2).scalar<int64_t>()());
     OP_REQUIRES(context, taken.layout == 0 || taken.layout == layout_,
-                absl::FailedPreconditionError(absl::StrCat(
-                    "The outfeed queue `", outfeed->name(),
-                    "` holds elements of another structure, type or shape than those that this dequeue was "
-                    "made for. Dequeue again, or in a graph, build the dequeue after the program that "
-                    "enqueues them.")));
+                absl::FailedPreconditionError(
+                    absl::StrCat("The outfeed queue `", outfeed->name(),
+                                 "` holds elements of another structure, type or shape than this dequeue was "
+                                 "created for. Dequeue again, or in a graph, build the dequeue after the program that "
+                                 "enqueues them.")));
     OP_REQUIRES(context, !last_ || taken.count == 1,
                 absl::FailedPreconditionError(
                     absl::StrCat("The outfeed queue `", outfeed->name(),
@@ -133,12 +132,12 @@ class OutfeedDequeueOp : public tf::OpKernel {
                                  "enqueued one since the last dequeue. Run the program first.")));
     std::vector<tf::Tensor*> leaves;
     if (absl::Status status = Allocate(context, taken, &leaves); !status.ok()) {
-      const std::string found = absl::StrCat("There is no memory to dequeue ", taken.count,
-                                             " element(s) of the outfeed queue `", outfeed->name(), "` at once");
+      const std::string message = absl::StrCat("There is no memory to dequeue ", taken.count,
+                                               " element(s) of the outfeed queue `", outfeed->name(), "` at once");
       outfeed->PutBack(std::move(taken));
       constexpr char kAdvice[] =
-          ". They stay: `dequeue` fewer at a time, with `max_elements`, or iterate over the queue. ";
-      context->SetStatus(absl::Status(status.code(), absl::StrCat(found, kAdvice, status.message())));
+          ". They stay in the queue: `dequeue` fewer at a time, with `max_elements`, or iterate over the queue. ";
+      context->SetStatus(absl::Status(status.code(), absl::StrCat(message, kAdvice, status.message())));
       return;
     }
     core::StackLeaves(taken, sizes_, [&](std::size_t leaf) { return leaves[leaf]->data(); });

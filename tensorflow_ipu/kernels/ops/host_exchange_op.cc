@@ -26,9 +26,9 @@ namespace {
 
 namespace tf = tensorflow;
 
-// `kind` is "sum", "mean", "gather", which concatenates along the first axis, or "broadcast" of the tensor of worker
-// `root`. All workers in `members`, in order, take part with tensors of the same shape. `sequence` is that of a
-// `NewHostExchange`. `words` are for messages, with {} for the shape. `limit` is in seconds.
+// `kind` is "sum", "mean", "gather" (a concatenation along the first axis) or "broadcast" (of the tensor of worker
+// `root`). All workers in `members`, in order, take part with tensors of the same shape. `sequence` is the argument of
+// `NewHostExchange`. `words` describe the op in messages, with {} for the shape. `limit` is in seconds.
 REGISTER_OP("IpuHostExchange")
     .Input("own: T")
     .Output("exchanged: T")
@@ -77,10 +77,10 @@ class HostExchangeOp : public tf::AsyncOpKernel {
       return;
     }
     collective_.reduction = kind == "sum" ? core::Reduction::kSum : core::Reduction::kMean;
-    xla::PrimitiveType found = xla::PRIMITIVE_TYPE_INVALID;
-    const bool known = tf::DataTypeToPrimitiveType(type, &found).ok() && found <= xla::BF16;
-    if (known) type_ = static_cast<core::DataType>(found);
-    OP_REQUIRES(construction, known && core::SizeOf(type_) > 0 && core::Supports(type_, collective_.reduction),
+    xla::PrimitiveType primitive = xla::PRIMITIVE_TYPE_INVALID;
+    const bool is_supported = tf::DataTypeToPrimitiveType(type, &primitive).ok() && primitive <= xla::BF16;
+    if (is_supported) type_ = static_cast<core::DataType>(primitive);
+    OP_REQUIRES(construction, is_supported && core::SizeOf(type_) > 0 && core::Supports(type_, collective_.reduction),
                 absl::InvalidArgumentError(
                     absl::StrCat("Workers cannot add tensors of the type ", tf::DataTypeString(type), ".")));
   }
@@ -94,7 +94,8 @@ class HostExchangeOp : public tf::AsyncOpKernel {
     tf::TensorShape shape = own.shape();
     const auto count = static_cast<int64_t>(members_.size());
     if (collective_.kind == core::Kind::kAllGather) {
-      OP_REQUIRES_ASYNC(context, shape.dims() > 0, absl::InvalidArgumentError("A gathered tensor has an axis."), done);
+      OP_REQUIRES_ASYNC(context, shape.dims() > 0,
+                        absl::InvalidArgumentError("A gathered tensor must have at least one axis."), done);
       shape.set_dim(0, shape.dim_size(0) * count);
     }
     tf::Tensor* exchanged = nullptr;

@@ -1,4 +1,4 @@
-// Kernels of ops of the host that are functions.
+// Kernels of ops of the host that are plain functions.
 #pragma once
 
 #include "absl/status/status.h"

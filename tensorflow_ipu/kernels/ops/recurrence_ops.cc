@@ -1,4 +1,4 @@
-// The steps of LSTM and GRU layers, as kernels of the host: `numerics/recurrence.h` says which tensors they have.
+// The steps of LSTM and GRU layers, as kernels of the host. `numerics/recurrence.h` describes their tensors.
 #include <algorithm>
 #include <cstdint>
 
@@ -15,7 +15,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// An LSTM has a cell.
+// An LSTM has one cell input, a GRU none.
 #define IPU_RECURRENCE(name)        \
   REGISTER_OP(name)                 \
       .Attr("cells: int >= 0")      \
@@ -51,17 +51,18 @@ IPU_RECURRENCE("IpuRecurrenceGrad")
     .Output("of_cell: cells * float")
     .SetShapeFn(ShapesOfInputs<>);
 
-// The first tensor of an input, which may be a list; null if the list is empty or there is no such input.
+// Returns the first tensor of an input, which may be a list. Returns null if the list is empty or there is no such
+// input.
 template <typename T>
-T* Given(tf::OpKernelContext* context, const char* name) {
+T* InputOrNull(tf::OpKernelContext* context, const char* name) {
   tf::OpInputList list;
   if (!context->input_list(name, &list).ok() || list.size() == 0) return nullptr;
   return const_cast<T*>(list[0].flat<T>().data());
 }
 
-float* ResultAt(tf::OpKernelContext* context, int at, const tf::TensorShape& shape) {
+float* ResultAt(tf::OpKernelContext* context, int index, const tf::TensorShape& shape) {
   tf::Tensor* result = nullptr;
-  const absl::Status status = context->allocate_output(at, shape, &result);
+  const absl::Status status = context->allocate_output(index, shape, &result);
   if (status.ok()) return result->flat<float>().data();
   context->SetStatus(status);
   return nullptr;
@@ -74,21 +75,21 @@ absl::Status ComputeRecurrence(tf::OpKernelContext* context) {
   r.steps = inputs.dim_size(1);
   r.features = inputs.dim_size(2);
   r.units = state.dim_size(1);
-  r.inputs = Given<float>(context, "inputs");
-  r.kernel = Given<float>(context, "kernel");
-  r.state = Given<float>(context, "state");
-  r.cell = Given<float>(context, "cell");
-  r.mask = Given<bool>(context, "mask");
+  r.inputs = InputOrNull<float>(context, "inputs");
+  r.kernel = InputOrNull<float>(context, "kernel");
+  r.state = InputOrNull<float>(context, "state");
+  r.cell = InputOrNull<float>(context, "cell");
+  r.mask = InputOrNull<bool>(context, "mask");
   r.lstm = r.cell != nullptr;
   if (context->op_kernel().type_string_view() == "IpuRecurrence") {
     r.states = ResultAt(context, 0, {rows, r.steps, r.units});
     r.saved = ResultAt(context, 1, {rows, r.steps, r.saved_size()});
     if (r.lstm) r.last_cell = ResultAt(context, 2, state.shape());
   } else {
-    r.states = Given<float>(context, "states");
-    r.saved = Given<float>(context, "saved");
-    r.upstream = Given<float>(context, "upstream");
-    r.last_upstream = Given<float>(context, "last_upstream");
+    r.states = InputOrNull<float>(context, "states");
+    r.saved = InputOrNull<float>(context, "saved");
+    r.upstream = InputOrNull<float>(context, "upstream");
+    r.last_upstream = InputOrNull<float>(context, "last_upstream");
     r.of_inputs = ResultAt(context, 0, inputs.shape());
     r.of_kernel = ResultAt(context, 1, kernel.shape());
     r.of_state = ResultAt(context, 2, state.shape());

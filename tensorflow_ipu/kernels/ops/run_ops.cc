@@ -1,4 +1,4 @@
-// Ops of the host that run and compile programs, and the error of ops of programs that run outside of one.
+// Ops of the host that run and compile programs, and the error of a program's ops outside of a program.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -35,10 +35,10 @@ namespace {
 
 namespace tf = tensorflow;
 
-// `f` is a function that XLA compiles, for `shards` IPUs (a power of two). The number of IPUs of the device when the op
-// runs gives the number of replicas. `differentiated`: something takes a gradient through the run, which is supported
-// on one replica only. `shapes` are those of the results as far as they are known, for a device that only compiles.
-// `timed`: count and time the run here, since Python does not see runs in a graph.
+// Runs the function `f`, which XLA compiles, on `shards` IPUs (a power of two) per replica. The number of replicas
+// follows from the number of IPUs that the device has when the op runs. `differentiated`: a gradient is taken through
+// the run, which is supported on one replica only. `shapes` are the known shapes of the results, for a device that only
+// compiles. `timed`: the op counts and times the run, since Python does not see runs in a graph.
 REGISTER_OP("IpuReplicatedRun")
     .Input("args: Tin")
     .Output("results: Tout")
@@ -50,13 +50,14 @@ REGISTER_OP("IpuReplicatedRun")
     .Attr("differentiated: bool = false")
     .Attr("timed: bool = false")
     .SetIsStateful()
-    // Programs communicate with other workers. Without this, TensorFlow reports the loss of one as an internal error.
+    // Programs communicate with other workers. Without this, TensorFlow reports the loss of a worker as an internal
+    // error.
     .SetIsDistributedCommunication()
     .SetShapeFn(tf::shape_inference::UnknownShape);
 
 const core::Counter failed_runs("FailedGraphRuns");
 
-// The user's name of a function: `train` for `__inference_train_123`.
+// Returns the user's name of a function: `__inference_train_123` -> `train`.
 std::string NameOf(absl::string_view function) {
   absl::ConsumePrefix(&function, "__inference_");
   const std::size_t number = function.find_last_not_of("0123456789");
@@ -73,12 +74,11 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
     const int64_t ordinal = context->device()->parsed_name().id;
     const Configured device = ConfiguredAt(ordinal);
     const std::string name = absl::StrCat("`/device:IPU:", ordinal, "`");
-    OP_REQUIRES_ASYNC(
-        context, device.connection != Connection::kNever,
-        absl::FailedPreconditionError(
-            absl::StrCat(name, " cannot run a program: its `device_connection.type` is `NEVER`, which compiles alone. ",
-                         "Configure the system with `DeviceConnectionType.ALWAYS` to run.")),
-        done);
+    OP_REQUIRES_ASYNC(context, device.connection != Connection::kNever,
+                      absl::FailedPreconditionError(absl::StrCat(
+                          name, " cannot run a program: its `device_connection.type` is `NEVER`, which only compiles. ",
+                          "Configure the system with `DeviceConnectionType.ALWAYS` to run.")),
+                      done);
     if (device.connection == Connection::kPreCompile) {
       OP_REQUIRES_OK_ASYNC(context, Compile(context, function_), done);
       OP_REQUIRES_OK_ASYNC(context, SetZeros(context), done);
@@ -89,7 +89,7 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
         context, device.ipus >= shards_ && device.ipus % shards_ == 0,
         absl::FailedPreconditionError(absl::StrCat(
             "The program uses ", shards_, " IPUs, by its pipeline stages or shards, and ", name, " has ", device.ipus,
-            ", which is no multiple. Set `IPUConfig.auto_select_ipus` to a multiple of ", shards_, ".")),
+            ", which is not a multiple. Set `IPUConfig.auto_select_ipus` to a multiple of ", shards_, ".")),
         done);
     const int64_t replicas = device.ipus / shards_;
     OP_REQUIRES_ASYNC(context, replicas == 1 || !differentiated_,
@@ -104,8 +104,8 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
           EndTurn(ordinal);
           done();
         });
-    // The thread that ends the previous run must not block. This one may, since TensorFlow takes the op for an
-    // expensive one and has passed other work on. So a single replica needs no other thread.
+    // The thread that ends the previous run must not block. This thread may, since TensorFlow treats the op as
+    // expensive and has scheduled other work elsewhere. So a single replica needs no other thread.
     static thread_local const Launch* requesting = nullptr;
     requesting = launch.get();
     RequestTurn(context, ordinal, [context, launch, done](const absl::Status& turn) {
@@ -127,14 +127,14 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
     };
   }
 
-  // The results of a device that only compiles.
+  // Sets the results of a device that only compiles to zeros.
   absl::Status SetZeros(tf::OpKernelContext* context) const {
     for (int i = 0; i < context->num_outputs(); ++i) {
       tf::TensorShape shape;
       if (static_cast<std::size_t>(i) >= shapes_.size() || !shapes_[i].AsTensorShape(&shape)) {
         return absl::FailedPreconditionError(absl::StrCat(
-            "The device compiles alone, by its `device_connection.type` of `PRE_COMPILE`, and gives zeros. ", "Result ",
-            i, " of the program has no shape that is known before it runs: ", "use `tf.ensure_shape`."));
+            "The device only compiles and returns zeros, because its `device_connection.type` is `PRE_COMPILE`. ",
+            "Result ", i, " of the program has a shape that is not known before it runs: ", "use `tf.ensure_shape`."));
       }
       tf::Tensor* zeros = nullptr;
       TF_RETURN_IF_ERROR(context->allocate_output(i, shape, &zeros));
@@ -143,24 +143,25 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  // TensorFlow's kernel for a call of the function on this device; XLA compiles it at its first run.
+  // Sets `program` to TensorFlow's kernel for a call of the function on this device. XLA compiles the function at its
+  // first run.
   absl::Status Program(tf::OpKernelContext* context, Launch::Program* program) ABSL_LOCKS_EXCLUDED(mutex_) {
     const absl::MutexLock lock(&mutex_);
     if (program_ == nullptr) {
-      // The library at hand makes no kernels; a clone does.
+      // The library of the context cannot create kernels; a clone can.
       TF_RETURN_IF_ERROR(CloneLibrary(context, function_.name(), &definitions_, &process_library_, &library_));
       std::shared_ptr<const tf::NodeProperties> properties;
       TF_RETURN_IF_ERROR(
           tf::NodeProperties::CreateFromNodeDef(Call(), library_->GetFunctionLibraryDefinition(), &properties));
-      tf::OpKernel* made = nullptr;
-      TF_RETURN_IF_ERROR(library_->CreateKernel(properties, &made));
-      program_.reset(made);
+      tf::OpKernel* kernel = nullptr;
+      TF_RETURN_IF_ERROR(library_->CreateKernel(properties, &kernel));
+      program_.reset(kernel);
     }
     *program = {program_.get(), library_};
     return absl::OkStatus();
   }
 
-  // The node of a call of the function as a compiled program.
+  // Returns the node of a call of the function as a compiled program.
   tf::NodeDef Call() const {
     const tf::NodeDef& own = def();
     tf::NodeDef call;
@@ -190,8 +191,9 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("IpuReplicatedRun").Device(tf::DEVICE_CPU), ReplicatedRunOp);
 
-// Compiles `f` for `args` without running it. The executable is stored where the process is configured to. With a key,
-// which is what it depends on besides its program, it is returned instead, under a name by the key and the program.
+// Compiles `f` for `args` without running it. The executable is stored in the process's cache. With a key, which
+// describes all that it depends on besides its program, the executable is returned instead, with a name derived from
+// the key and the program.
 REGISTER_OP("IpuCompile")
     .Input("args: Tin")
     .Output("name: string")
@@ -222,11 +224,11 @@ absl::Status CompileProgram(tf::OpKernelContext* context) {
 
 REGISTER_KERNEL_BUILDER(Name("IpuCompile").Device(tf::DEVICE_CPU), FunctionOp<CompileProgram>);
 
-// The error of ops of programs that run outside of one.
+// Returns the error of a program's op that runs outside of a program.
 absl::Status RefuseOutsideOfPrograms(tf::OpKernelContext* context) {
   return absl::FailedPreconditionError(
       absl::StrCat("`", context->op_kernel().type_string(),
-                   "` runs in a compiled program alone. Call the function that uses it with `IPUStrategy.run` (in a "
+                   "` runs only in a compiled program. Call the function that uses it with `IPUStrategy.run` (in a "
                    "graph for a session: with `compiler.compile` inside of `ipu_scope`), or decorate it with "
                    "`@tf.function(jit_compile=True)`."));
 }

@@ -1,4 +1,4 @@
-// Ops of the host on the variables of programs: states, and what one replica has of a variable.
+// Ops of the host on the variables of programs: state variables, and the values of single replicas.
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -23,15 +23,15 @@ namespace {
 
 namespace tf = tensorflow;
 
-// `IpuFeedState`: the resource that names a feed, a replica and a position to a compiled program.
+// `IpuFeedState`: the state variable that identifies a feed, a replica and a position in a compiled program.
 //
-// The state is a value and not an attribute, so that another feed of the same element spec runs the same executable.
-// The program reads and assigns it at each use, which keeps the uses of a feed in program order through loops and
-// branches. The order of uses of all feeds is such a variable too, with a feed number below 0.
+// The state is a value and not an attribute, so that another feed with the same element spec runs the same executable.
+// The program reads and assigns it at each use. This keeps the uses of a feed in program order through loops and
+// branches. The program's order of all feeds is such a variable too, with a feed number below 0.
 //
-// The op makes the variable with its value, or finds the one that it made before for the same feed and replica; so it
-// needs no initializer in a graph. The variable lives until the handle's resource is destroyed; with `per_step`, each
-// step has its own until it ends.
+// The op creates the variable with its value, or finds the variable that it created before for the same feed and
+// replica. So it needs no initializer in a graph. The variable lives until the handle's resource is destroyed. With
+// `per_step`, each step has a separate variable until it ends.
 REGISTER_OP("IpuFeedState")
     .Input("initial: int64")
     .Output("state: resource")
@@ -44,16 +44,16 @@ REGISTER_OP("IpuFeedState")
       return absl::OkStatus();
     });
 
-// Outputs the handle of a variable, which gets the value `first()` unless it is there.
+// Outputs the handle of a variable. A new variable gets the value `first()`.
 template <typename First>
 absl::Status OutputVariable(tf::OpKernelContext* context, tf::ResourceHandle handle, tf::DataType dtype,
                             const tf::TensorShape& shape, First first) {
   handle.set_dtypes_and_shapes({{dtype, shape}});
   tf::core::RefCountPtr<tf::Var> variable;
-  TF_RETURN_IF_ERROR(tf::LookupOrCreateResource<tf::Var>(context, handle, &variable, [&](tf::Var** made) {
-    *made = new tf::Var(dtype);
-    *(*made)->tensor() = first();
-    (*made)->is_initialized = true;
+  TF_RETURN_IF_ERROR(tf::LookupOrCreateResource<tf::Var>(context, handle, &variable, [&](tf::Var** created) {
+    *created = new tf::Var(dtype);
+    *(*created)->tensor() = first();
+    (*created)->is_initialized = true;
     return absl::OkStatus();
   }));
   tf::Tensor* output = nullptr;
@@ -74,16 +74,17 @@ absl::Status MakeFeedState(tf::OpKernelContext* context) {
       tf::GetNodeAttr<bool>(context->op_kernel().def(), "per_step").value()
           ? context->step_container()->MakeResourceHandle<tf::Var>(name, *context->device())
           : tf::MakeResourceHandle<tf::Var>(context, context->resource_manager()->default_container(), name);
-  // A copy, since a program writes in place.
+  // A copy, since programs write in place.
   return OutputVariable(context, std::move(handle), tf::DT_INT64, initial.shape(),
                         [&initial] { return tf::tensor::DeepCopy(initial); });
 }
 
 REGISTER_KERNEL_BUILDER(Name("IpuFeedState").Device(tf::DEVICE_CPU), FunctionOp<MakeFeedState>);
 
-// `IpuKeptVariable`: a variable of a graph that is zero at first and needs no initializer: its first use makes it.
+// `IpuKeptVariable`: a variable of a graph that is initially zero and needs no initializer: its first use creates it.
 //
-// It is for what an operation keeps from run to run without the user's doing, such as the values of a delay line.
+// It stores data that an operation keeps from run to run without the user's involvement, such as the values of a delay
+// line.
 REGISTER_OP("IpuKeptVariable")
     .Output("variable: resource")
     .Attr("dtype: type")
@@ -92,12 +93,12 @@ REGISTER_OP("IpuKeptVariable")
     .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
       tf::DataType dtype;
       tf::PartialTensorShape shape;
-      tf::shape_inference::ShapeHandle known;
+      tf::shape_inference::ShapeHandle handle;
       TF_RETURN_IF_ERROR(c->GetAttr("dtype", &dtype));
       TF_RETURN_IF_ERROR(c->GetAttr("shape", &shape));
-      TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shape, &known));
+      TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shape, &handle));
       c->set_output(0, c->Scalar());
-      c->set_output_handle_shapes_and_types(0, std::vector<tf::shape_inference::ShapeAndType>{{known, dtype}});
+      c->set_output_handle_shapes_and_types(0, std::vector<tf::shape_inference::ShapeAndType>{{handle, dtype}});
       return absl::OkStatus();
     });
 
@@ -107,7 +108,7 @@ class KeptVariableOp : public tf::OpKernel {
     OP_REQUIRES_OK(construction, construction->GetAttr("dtype", &dtype_));
     OP_REQUIRES_OK(construction, construction->GetAttr("shape", &shape_));
     OP_REQUIRES(construction, tf::DataTypeCanUseMemcpy(dtype_),
-                absl::InvalidArgumentError("An operation can only keep numbers from run to run."));
+                absl::InvalidArgumentError("An operation can only keep tensors of a numeric type from run to run."));
   }
 
   void Compute(tf::OpKernelContext* context) override {
@@ -136,7 +137,7 @@ REGISTER_OP("IpuReplicaRead")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::UnknownShape);
 
-// Gives replica `replica` of `replicas` its own value.
+// Assigns replica `replica` of `replicas` a separate value.
 REGISTER_OP("IpuReplicaWrite")
     .Input("variable: resource")
     .Input("replica: int64")
@@ -151,7 +152,7 @@ absl::Status ReadReplica(tf::OpKernelContext* context) {
   TF_RETURN_IF_ERROR(tf::LookupResource(context, tf::HandleFromInput(context, 0), &variable));
   tf::Tensor value;
   TF_RETURN_IF_ERROR(Copies::Global().Read(variable.get(), context->input(1).scalar<int64_t>()(), &value));
-  // A copy, since a program may write the buffer in place once nobody else seems to hold it.
+  // A copy, since a program may write the buffer in place if it seems to be the only owner.
   context->set_output(0, tf::tensor::DeepCopy(value));
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// The handler that checks the numbers of a program.
+// The handler that checks a program for floating-point exceptions.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -29,15 +29,15 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-constexpr uint32_t kInfinite = 0x7f800000;  // Float32 infinity; NaNs are above.
+constexpr uint32_t kInfinite = 0x7f800000;  // The bits of float32 infinity; the bits of NaNs are larger.
 
 constexpr char kKept[] =
-    ". The variables are as they were before that step, but for those that a loop in it had updated by then. "
-    "`IPUConfig.floating_point_behaviour` says what stops a program";
+    ". The variables are as they were before that step, except for those that a loop in it had already updated. "
+    "`IPUConfig.floating_point_behaviour` sets what stops a program";
 
 uint32_t WordAt(const void* data) { return *static_cast<const uint32_t*>(data); }
 
-// Whether an array has a NaN, or an infinity if these count.
+// Returns true if an array has a NaN or, with `or_infinity`, an infinity.
 bool HasNan(const precision::HostArray& array, bool or_infinity) {
   const uint32_t next = or_infinity ? 0 : 1;
   return array.half ? core::HasHalvesFrom(static_cast<uint16_t>(0x7c00 + next),
@@ -45,35 +45,35 @@ bool HasNan(const precision::HostArray& array, bool or_infinity) {
                     : core::HasFloatsFrom(kInfinite + next, static_cast<const uint32_t*>(array.data), array.elements);
 }
 
-// An operation that stops the program unless its fault comes from its operands.
+// An operation that stops the program, unless one of its operands already had a NaN or an infinity.
 struct Suspect {
   int64_t order = 0;
-  std::string_view type;  // Type of the result: `half`, `float`, or `f8` for a conversion that overflows.
+  std::string_view type;  // The type of the result: `half`, `float`, or `f8` for a conversion that overflows.
   std::string what;
-  std::string_view sources;  // Numbers of the source values, separated by commas.
+  std::string_view sources;  // The indices of the source values, separated by commas.
   bool by_zero = false;
-  uint32_t magnitude = 0;  // Bits of a float32.
+  uint32_t magnitude = 0;  // The bits of a float32.
 };
 
-// Parses `operations` as written by `precision/checks.cc`, with the fault codes.
+// Parses `operations`, which `precision/checks.cc` writes, with the stop codes.
 std::vector<Suspect> Suspects(std::string_view operations, const std::vector<precision::HostArray>& values) {
   std::vector<Suspect> suspects;
-  std::size_t at = 0;
+  std::size_t index = 0;
   for (const std::string_view group : absl::StrSplit(operations, "\n\n", absl::SkipEmpty())) {
-    const uint32_t word = WordAt(values[at++].data);
+    const uint32_t word = WordAt(values[index++].data);
     if (word == 0) continue;
     const std::vector<std::string_view> lines = absl::StrSplit(group, '\n');
-    const std::vector<std::string_view> words = absl::StrSplit(lines[255 - (word >> 24)], ' ');
-    Suspect suspect{0,        words[1],        absl::StrCat(words[2], " `", words[3], "`"),
-                    words[4], (word & 1) != 0, (word & 0xfffffe) << 7};
-    if (!absl::SimpleAtoi(words[0], &suspect.order)) continue;
+    const std::vector<std::string_view> fields = absl::StrSplit(lines[255 - (word >> 24)], ' ');
+    Suspect suspect{0,         fields[1],       absl::StrCat(fields[2], " `", fields[3], "`"),
+                    fields[4], (word & 1) != 0, (word & 0xfffffe) << 7};
+    if (!absl::SimpleAtoi(fields[0], &suspect.order)) continue;
     suspects.push_back(std::move(suspect));
   }
   std::sort(suspects.begin(), suspects.end(), [](const Suspect& a, const Suspect& b) { return a.order < b.order; });
   return suspects;
 }
 
-// Why an operation stops the program, which stops at what `traps` names; nothing if it does not.
+// Returns why an operation stops the program, or nothing if it does not. `traps` names the exceptions that stop it.
 std::optional<std::string> Why(const Suspect& suspect, std::string_view traps,
                                absl::Span<const precision::HostArray> sources) {
   const auto has_taken = [&](bool or_infinity) {
@@ -124,14 +124,16 @@ ffi::ErrorOr<std::unique_ptr<RecomputationOfCheck>> BeginCheck(ffi::Dictionary a
   return std::make_unique<RecomputationOfCheck>(TextOf(attributes, "program"));
 }
 
-// The attribute `limits` has the bits from which on a value may stop the program.
+// Scans the results, and sets `has_failed` if the program must stop. The attribute `limits` contains, for each scanned
+// result, the bits of the smallest magnitude that may stop the program.
 ffi::Error Check(RecomputationOfCheck* recomputation, ffi::RemainingArgs arguments,
                  ffi::ResultBuffer<ffi::PRED> has_failed, ffi::Dictionary attributes) {
   const auto data = [&](std::size_t i) { return arguments.get<ffi::AnyBuffer>(i)->untyped_data(); };
   bool& result = has_failed->typed_data()[0];
   result = *static_cast<const bool*>(data(0));
   if (result) return ffi::Error::Success();
-  constexpr std::size_t kScanned = 2;  // The first argument to scan: `precision/checks.cc` has their order.
+  // The index of the first argument to scan. `precision/checks.cc` defines their order.
+  constexpr std::size_t kScanned = 2;
   const auto limits = *attributes.get<ffi::Span<const int64_t>>("limits");
   bool suspect = false;
   for (std::size_t i = 0; i < limits.size() && !suspect; ++i) {
@@ -144,21 +146,21 @@ ffi::Error Check(RecomputationOfCheck* recomputation, ffi::RemainingArgs argumen
   for (std::size_t i = iterations + around.size(); i < arguments.size(); ++i) taken.push_back(data(i));
   const absl::StatusOr<precision::LateProgram::Results> computed = recomputation->program.Run(taken);
   if (!computed.ok()) return ToError(computed.status());
-  std::optional<std::string> fault;
-  const auto words = static_cast<std::size_t>(*attributes.get<int64_t>("words"));
-  const auto sources = absl::MakeConstSpan(computed->arrays).subspan(words);
+  std::optional<std::string> reason;
+  const auto codes = static_cast<std::size_t>(*attributes.get<int64_t>("words"));
+  const auto sources = absl::MakeConstSpan(computed->arrays).subspan(codes);
   const std::vector<Suspect> suspects = Suspects(TextOf(attributes, "operations"), computed->arrays);
   const std::string_view traps = TextOf(attributes, "options");
-  for (std::size_t i = 0; i < suspects.size() && !fault; ++i) fault = Why(suspects[i], traps, sources);
-  if (!fault.has_value()) return ffi::Error::Success();
+  for (std::size_t i = 0; i < suspects.size() && !reason; ++i) reason = Why(suspects[i], traps, sources);
+  if (!reason.has_value()) return ffi::Error::Success();
   const core::ProgramState at = core::StateAt(data(1));
-  if (at.replicas > 1) absl::StrAppend(&*fault, ", on replica ", at.replica);
+  if (at.replicas > 1) absl::StrAppend(&*reason, ", on replica ", at.replica);
   for (std::size_t loop = around.size(); loop-- > 0;) {
-    absl::StrAppend(&*fault, ", in iteration ", WordAt(data(iterations + loop)), " of the loop `", around[loop], "`");
+    absl::StrAppend(&*reason, ", in iteration ", WordAt(data(iterations + loop)), " of the loop `", around[loop], "`");
   }
   const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
   if (streams == nullptr) return ToError(RandomStreamsGone());
-  NoteFault(streams.get(), at.replica, absl::StrCat("Floating point exception: ", *fault, kKept));
+  NoteFault(streams.get(), at.replica, absl::StrCat("Floating point exception: ", *reason, kKept));
   result = true;
   return ffi::Error::Success();
 }

@@ -23,24 +23,24 @@
 
 namespace tensorflow_ipu::precision {
 
-// Recomputes values of an HLO computation in a program of its own, from values in memory.
+// Recomputes values of an HLO computation in a separate program, from values in memory.
 //
-// The program has a parameter for each value that is not recomputed, such as parameters and the results of products.
-// XLA has most of these in memory anyway.
+// The program has a parameter for each value that is not recomputed, such as parameters of the computation and the
+// results of products. XLA stores most of these in memory anyway.
 class Recomputation {
  public:
   // Begins a program that can recompute the values of `wanted`.
   Recomputation(xla::HloComputation* from, const std::vector<Value>& wanted);
 
-  // The recomputed value.
+  // Returns the recomputed value.
   Value Of(Value value) const { return made_.at(value); }
 
   xla::HloComputation* computation() const { return module_.entry_computation(); }
 
-  // The values that the program takes, in the other computation.
+  // The values that are passed to the program, in the original computation.
   const std::vector<Value>& taken() const { return taken_; }
 
-  // The program, with these results, as `LateProgram` takes it.
+  // Returns the program with these results, serialized for `LateProgram`.
   std::string Finished(const std::vector<Value>& results);
 
  private:
@@ -53,11 +53,11 @@ namespace {
 
 using xla::HloOpcode;
 
-// Larger constants are passed and not duplicated.
+// Larger constants are passed instead of duplicated.
 constexpr int64_t kSmallConstant = 64;
 
-// Whether a value is recomputed from its operands, and not passed. Slices of buffers are passed: a buffer that is
-// updated in place later would have to be copied.
+// Returns true if a value is recomputed from its operands, and false if it is passed. Slices of buffers are passed: a
+// buffer that is updated in place later would have to be copied.
 bool IsRecomputed(const xla::HloInstruction& value) {
   if (!value.shape().IsArray() || value.shape().is_dynamic()) return false;
   if (value.opcode() == HloOpcode::kConstant) return xla::ShapeUtil::ElementsIn(value.shape()) <= kSmallConstant;
@@ -69,27 +69,27 @@ bool IsRecomputed(const xla::HloInstruction& value) {
          (value.IsElementwise() && value.called_computations().empty() && !value.HasSideEffect());
 }
 
-constexpr Faults kBoth = kNan | kInfinity;
+constexpr Specials kNanOrInfinity = kNan | kInfinity;
 
 bool IsFloat(const xla::Shape& shape) {
   return shape.IsArray() && (shape.element_type() == xla::F16 || shape.element_type() == xla::F32);
 }
 
-// Whether the result is a finite number of float16 for any numbers as operands.
+// Returns true if the result is a finite float16 value for all operands that are not NaN.
 bool IsBounded(HloOpcode opcode) {
   return opcode == HloOpcode::kTanh || opcode == HloOpcode::kLogistic || opcode == HloOpcode::kErf ||
          opcode == HloOpcode::kAtan2;
 }
 
-// Whether a reduction propagates NaNs and infinities, as sums and products do.
+// Returns true if a reduction propagates NaNs and infinities, as sums and products do.
 bool AddsUp(const xla::HloInstruction& reduction) {
   const HloOpcode combines = reduction.to_apply()->root_instruction()->opcode();
   return (combines == HloOpcode::kAdd || combines == HloOpcode::kMultiply) &&
          reduction.to_apply()->instruction_count() == 3;
 }
 
-// Whether a value is an intermediate one of an operation of TensorFlow that its user belongs to, element by element. In
-// loops of such an operation neither has a name.
+// Returns true if `value` is an intermediate result of the TensorFlow operation that contains `user`, element by
+// element. In loops of such an operation neither has a name.
 bool IsWithinOperation(const xla::HloInstruction& value, const xla::HloInstruction& user) {
   return value.metadata().op_name() == user.metadata().op_name() &&
          (user.IsElementwise() || user.IsCustomCall(kRound) || user.IsCustomCall(kShared)) &&
@@ -100,8 +100,9 @@ bool IsSelectOf(const xla::HloInstruction& user, const xla::HloInstruction& valu
   return user.opcode() == HloOpcode::kSelect && user.operand(0) != &value && IsWithinOperation(value, user);
 }
 
-// The faults of an operand that the result shows: an infinity there makes an infinity or a NaN here.
-Faults Shown(const xla::HloInstruction& by, int64_t operand) {
+// Returns the special values of an operand that are visible in the result: if the operand has one, the result has an
+// infinity or a NaN.
+Specials Shown(const xla::HloInstruction& by, int64_t operand) {
   if (!IsFloat(by.shape()) || xla::ShapeUtil::IsZeroElementArray(by.shape())) return 0;
   const HloOpcode opcode = by.opcode();
   if (xla::HloPredicateIsOp<IPU_INVERSE_AND_HYPERBOLIC, HloOpcode::kAbs, HloOpcode::kAdd, HloOpcode::kBroadcast,
@@ -110,27 +111,28 @@ Faults Shown(const xla::HloInstruction& by, int64_t operand) {
                             HloOpcode::kLog1p, HloOpcode::kMultiply, HloOpcode::kNegate, HloOpcode::kReshape,
                             HloOpcode::kReverse, HloOpcode::kRoundNearestAfz, HloOpcode::kRoundNearestEven,
                             HloOpcode::kSin, HloOpcode::kSqrt, HloOpcode::kSubtract, HloOpcode::kTranspose>(&by))
-    return kBoth;
+    return kNanOrInfinity;
   if (xla::HloPredicateIsOp<HloOpcode::kAtan2, HloOpcode::kErf, HloOpcode::kExp, HloOpcode::kExpm1,
                             HloOpcode::kLogistic, HloOpcode::kRsqrt, HloOpcode::kTanh>(&by))
     return kNan;
   if (opcode == HloOpcode::kDivide || opcode == HloOpcode::kRemainder) {
-    return operand == 0 ? kBoth : kNan;  // A number divided by infinity is 0.
+    return operand == 0 ? kNanOrInfinity : kNan;  // A finite value divided by infinity is 0.
   }
-  // What the same operation of TensorFlow does not select stops nothing.
-  if (IsSelectOf(by, *by.operand(operand))) return kBoth;
-  // Others select, or make something else of it.
-  return opcode == HloOpcode::kReduce && operand == 0 && AddsUp(by) ? kBoth : 0;
+  // An element that the same operation of TensorFlow does not select must not stop the program.
+  if (IsSelectOf(by, *by.operand(operand))) return kNanOrInfinity;
+  // Other operations select, or return other values.
+  return opcode == HloOpcode::kReduce && operand == 0 && AddsUp(by) ? kNanOrInfinity : 0;
 }
 
-// The operand that makes the result infinite when it is 0; -1 if there is none.
+// Returns the index of the operand that makes the result infinite if it is 0; -1 if there is none.
 int64_t PoleOperand(HloOpcode opcode) {
   if (opcode == HloOpcode::kDivide) return 1;
   return opcode == HloOpcode::kLog || opcode == HloOpcode::kPower || opcode == HloOpcode::kRsqrt ? 0 : -1;
 }
 
-// The faults that an operation can have when its operands have none, as far as the options stop at them.
-Faults FaultsOf(const Options& options, const xla::HloInstruction& operation) {
+// Returns the special values that the result can have although no operand has one, and that stop the program by the
+// options.
+Specials SpecialsOf(const Options& options, const xla::HloInstruction& operation) {
   if (OverflowsF8(operation)) return options.oflo ? kInfinity : 0;
   if (!IsFloat(operation.shape()) || !Computes(operation) || IsBounded(operation.opcode()) ||
       xla::ShapeUtil::IsZeroElementArray(operation.shape())) {
@@ -141,44 +143,45 @@ Faults FaultsOf(const Options& options, const xla::HloInstruction& operation) {
   return (options.inv ? kNan : 0) | (infinite ? kInfinity : 0);
 }
 
-// Fault observability: for each operation its faults that no later result would show, so that it has to be checked.
+// Returns for each operation the special values that no later result would show, so that it has to be checked.
 //
-// An infinity or a NaN propagates through sums and products. So only the last results have to be checked, and the
-// operands of operations that can hide one, such as maxima, or exp of -inf.
-std::unordered_map<const xla::HloInstruction*, Faults> UnobservedFaults(const Options& options,
-                                                                        const std::vector<Value>& operations) {
-  std::unordered_map<const xla::HloInstruction*, Faults> unobserved;
-  std::unordered_map<const xla::HloInstruction*, Faults> seen;  // The faults of a value that later results show.
-  for (auto one = operations.rbegin(); one != operations.rend(); ++one) {
-    const xla::HloInstruction& value = **one;
-    Faults& here = seen[&value];
+// An infinity or a NaN propagates through sums and products. So it suffices to check the last results, and the operands
+// of operations that can hide one. Examples are maxima, and the exp of -inf.
+std::unordered_map<const xla::HloInstruction*, Specials> UnobservedSpecials(const Options& options,
+                                                                            const std::vector<Value>& operations) {
+  std::unordered_map<const xla::HloInstruction*, Specials> unobserved;
+  // The special values of a result that are visible in later results.
+  std::unordered_map<const xla::HloInstruction*, Specials> observed;
+  for (auto operation = operations.rbegin(); operation != operations.rend(); ++operation) {
+    const xla::HloInstruction& value = **operation;
+    Specials& visible = observed[&value];
     for (const xla::HloInstruction* const user : value.users()) {
-      Faults after = seen[user];
-      if ((after & kNan) == 0) after = 0;  // An infinity may become a NaN there.
+      Specials in_user = observed[user];
+      if ((in_user & kNan) == 0) in_user = 0;  // An infinity may become a NaN in the user.
       for (int64_t i = 0; i < user->operand_count(); ++i) {
-        if (user->operand(i) == &value) here |= after & Shown(*user, i);
+        if (user->operand(i) == &value) visible |= in_user & Shown(*user, i);
       }
     }
-    // Where overflow is bounded, a number replaces the infinity.
-    if (value.shape().IsArray() && value.shape().element_type() == xla::F16 && !options.oflo) here &= kNan;
-    const Faults own = FaultsOf(options, value) & ~here;
-    if (own == 0) continue;
-    unobserved[&value] = own;
-    here |= kNan | own;
+    // If overflow is bounded, a finite value replaces the infinity.
+    if (value.shape().IsArray() && value.shape().element_type() == xla::F16 && !options.oflo) visible &= kNan;
+    const Specials unseen = SpecialsOf(options, value) & ~visible;
+    if (unseen == 0) continue;
+    unobserved[&value] = unseen;
+    visible |= kNan | unseen;
   }
   return unobserved;
 }
 
 constexpr uint32_t kMagnitude = 0x7fffffff;
-constexpr uint32_t kInfinite = 0x7f800000;      // The bits of float32's.
-constexpr uint32_t kAboveHalf = 0x477ff000;     // Of 65520, which is above float16.
-constexpr uint32_t kAboveLargest = 0x477fe001;  // Above 65504, which stochastic rounding may turn into 65536.
-constexpr uint32_t kInfiniteHalf = 0x7c00;      // The bits of float16's.
+constexpr uint32_t kInfinite = 0x7f800000;      // The bits of float32 infinity.
+constexpr uint32_t kAboveHalf = 0x477ff000;     // The bits of 65520, which rounds to a value beyond float16.
+constexpr uint32_t kAboveLargest = 0x477fe001;  // A value above 65504, which stochastic rounding may turn into 65536.
+constexpr uint32_t kInfiniteHalf = 0x7c00;      // The bits of float16 infinity.
 
-// How many operations the 8 bits of a fault code distinguish.
+// The number of operations that the 8 bits of a stop code distinguish.
 constexpr std::size_t kCodes = 255;
 
-// Whether the value comes from outside of the computation or from an operation that is not checked.
+// Returns true if the value is an input of the computation, or the result of an operation that is not checked.
 bool IsSource(const xla::HloInstruction& operation) {
   if (!IsFloat(operation.shape())) return false;
   if (operation.opcode() == HloOpcode::kConstant) return operation.shape().dimensions().size() > 0;
@@ -193,8 +196,9 @@ bool IsSource(const xla::HloInstruction& operation) {
   });
 }
 
-// The sources of an operation that is judged by its operands as a whole. Elementwise operations are compared with the
-// elements of their operands, and the operands of products are in memory.
+// Returns the values that may have caused an operation's NaN or infinity. They are needed if an operation is compared
+// with its operands as a whole. Elementwise operations are compared element by element, and the operands of products
+// are in memory.
 std::vector<Value> SourcesOf(const xla::HloInstruction& operation) {
   std::vector<Value> waiting(operation.operands().begin(), operation.operands().end());
   if (xla::HloPredicateIsOp<HloOpcode::kDot, HloOpcode::kConvolution, HloOpcode::kCustomCall>(&operation)) {
@@ -240,7 +244,7 @@ Recomputation::Recomputation(xla::HloComputation* from, const std::vector<Value>
         builder.AddInstruction(xla::HloInstruction::CreateParameter(number, shape, absl::StrCat("p", number)));
     taken_.push_back(value);
   }
-  builder.AddInstruction(xla::HloInstruction::CreateTuple({}));  // Until the results are known.
+  builder.AddInstruction(xla::HloInstruction::CreateTuple({}));  // Replaced once the results are known.
   const Emit emit(module_.AddEntryComputation(builder.Build()));
   for (const Value value : in_order) {
     if (needed.count(value) == 0 || made_.count(value) != 0) continue;
@@ -261,7 +265,7 @@ std::string Recomputation::Finished(const std::vector<Value>& results) {
 }
 
 Checks::Checks(const Options& options, const std::vector<Value>& operations)
-    : options_(options), unobserved_(UnobservedFaults(options, options.stops() ? operations : std::vector<Value>())) {
+    : options_(options), unobserved_(UnobservedSpecials(options, options.stops() ? operations : std::vector<Value>())) {
   if (!options.stops()) return;
   for (const Value operation : operations) {
     joined_[operation] = operation;
@@ -282,8 +286,8 @@ const xla::HloInstruction* Checks::GroupOf(const xla::HloInstruction* operation)
 }
 
 void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged, Value result) {
-  const Faults faults = options_.stops() ? FaultsOf(options_, operation) : 0;
-  if (faults == 0) return;
+  const Specials specials = options_.stops() ? SpecialsOf(options_, operation) : 0;
+  if (specials == 0) return;
   const bool half = operation.shape().element_type() == xla::F16;
   CheckedOperation checked;
   checked.wide = wide;
@@ -295,7 +299,7 @@ void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged
   if (checked.pole >= 0) checked.limit = kInfinite;
   if (half && options_.oflo) checked.limit = kAboveHalf;
   const bool f8 = OverflowsF8(operation);
-  if (f8) checked.limit = 1;  // Any value but 0.
+  if (f8) checked.limit = 1;  // Any value but 0 stops the program.
   const std::string& type = operation.metadata().op_type();
   checked.line =
       absl::StrCat(count_++,
@@ -311,12 +315,12 @@ void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged
   parts_[part->second].push_back(std::move(checked));
 }
 
-// Chooses where to inspect a result: in a buffer that exists anyway. A product is in memory in float32, what follows
-// from it is in float16. An infinity that is bounded exists in float32 only.
-void Checks::ChooseScanned(const CheckedOperation& checked, Faults faults, Value result) {
+// Chooses a buffer that exists anyway to inspect a result. Products are in memory in float32, and values computed from
+// them in float16. An infinity that is bounded exists only in float32.
+void Checks::ChooseScanned(const CheckedOperation& checked, Specials specials, Value result) {
   const bool half = result->shape().element_type() == xla::F16;
   const bool stored = !checked.elementwise || (checked.converts && !checked.wide->IsElementwise());
-  const bool infinity = (faults & kInfinity) != 0;
+  const bool infinity = (specials & kInfinity) != 0;
   const bool bounded = infinity && !options_.oflo;
   if (half && !stored && !bounded) {
     scanned_.push_back(result);
@@ -332,40 +336,45 @@ void Checks::ChooseScanned(const CheckedOperation& checked, Faults faults, Value
   }
 }
 
-// Where an elementwise operation's result reaches the result of the operation of TensorFlow that it is part of: some of
-// these, such as `Erfc`, compute two results and select one, and what the other has done stops nothing. Null:
-// everywhere.
+// Returns the condition for elements of an elementwise result to be used by the TensorFlow operation that contains it.
+// Some TensorFlow operations, such as `Erfc`, compute two results and select one. The other result must not stop the
+// program. Null: all elements are used.
 Value Checks::Reaches(const Emit& emit, Value value) {
-  const auto [known, is_new] = reaches_.emplace(value, nullptr);
-  if (!is_new || value->users().empty() || value == value->parent()->root_instruction()) return known->second;
-  const auto made = [&](Value condition) { return *made_.insert(condition).first; };
+  const auto [entry, is_new] = reaches_.emplace(value, nullptr);
+  if (!is_new || value->users().empty() || value == value->parent()->root_instruction()) return entry->second;
+  const auto noted = [&](Value condition) { return *made_.insert(condition).first; };
   Value reaches = nullptr;
   for (const Value user : std::vector<Value>(value->users().begin(), value->users().end())) {
     const bool unused = user->users().empty() && user != user->parent()->root_instruction();
     if (unused || made_.count(user) != 0) continue;
     if (!IsWithinOperation(*value, *user)) return nullptr;
-    Value by = Reaches(emit, user);
+    Value condition_of_user = Reaches(emit, user);
     if (IsSelectOf(*user, *value) && user->operand(1) != user->operand(2)) {
       const Value condition = user->mutable_operand(0);
-      const Value here = user->operand(1) == value ? condition : made(emit.Unary(HloOpcode::kNot, condition));
-      by = by == nullptr ? here : made(emit.And(by, here));
+      const Value selected = user->operand(1) == value ? condition : noted(emit.Unary(HloOpcode::kNot, condition));
+      condition_of_user = condition_of_user == nullptr ? selected : noted(emit.And(condition_of_user, selected));
     }
-    if (by == nullptr) return nullptr;
-    reaches = reaches == nullptr ? by : made(emit.Or(reaches, by));
+    if (condition_of_user == nullptr) return nullptr;
+    reaches = reaches == nullptr ? condition_of_user : noted(emit.Or(reaches, condition_of_user));
   }
   return reaches_[value] = reaches;
 }
 
-// The largest fault code of all elements. A code has in the upper 8 bits the number of the first operation that stops
-// the program, counted down from 255; then the upper 23 bits of the magnitude; then whether it divided by zero.
-Value Checks::FaultCodes(const Emit& emit, const Recomputation& recomputed, const CheckedOperations& operations) {
-  std::unordered_map<const xla::HloInstruction*, Value> known;
+// Returns the largest stop code over all elements; 0 if no operation stops the program. A code consists of 32 bits:
+//
+//   8 bits    the position of the first operation that stops the program, counted down from 255
+//   23 bits   the upper bits of the magnitude of its result
+//   1 bit     set if it divided by zero
+//
+// So the maximum over all elements finds the first operation of the group.
+Value Checks::StopCodes(const Emit& emit, const Recomputation& recomputed, const CheckedOperations& operations) {
+  std::unordered_map<const xla::HloInstruction*, Value> magnitudes;
   const auto magnitude = [&](Value value) {
-    Value& bits = known[value];
+    Value& bits = magnitudes[value];
     if (bits == nullptr) bits = emit.And(emit.Bits(value, xla::U32), emit.Filled(kMagnitude, value));
     return bits;
   };
-  Value words = nullptr;
+  Value codes = nullptr;
   uint32_t number = kCodes;
   for (const CheckedOperation& checked : operations) {
     const Value wide = recomputed.Of(checked.wide);
@@ -374,17 +383,17 @@ Value Checks::FaultCodes(const Emit& emit, const Recomputation& recomputed, cons
     Value stops = emit.Compare(result, emit.Filled(checked.limit, result), xla::ComparisonDirection::kGe);
     Value word =
         emit.Plus(emit.And(emit.Down(result, 7), emit.Filled(0xfffffeu, result)), emit.Filled(number-- << 24, result));
-    if (checked.converts) {  // The operand is the result.
+    if (checked.converts) {  // For conversions, the operand is the result itself.
       stops = emit.And(stops, emit.Compare(result, infinite, xla::ComparisonDirection::kLt));
     } else if (checked.elementwise) {
       Value taken = nullptr;  // The largest magnitude among the operands.
       for (const Value operand : wide->operands()) {
         if (operand->shape().element_type() != xla::F32) continue;
-        const Value one = magnitude(operand);
-        taken = taken == nullptr ? one : emit.Binary(HloOpcode::kMaximum, taken, one);
+        const Value operand_magnitude = magnitude(operand);
+        taken = taken == nullptr ? operand_magnitude : emit.Binary(HloOpcode::kMaximum, taken, operand_magnitude);
       }
       if (taken != nullptr) {
-        // The operation made an infinity from finite numbers, or a NaN from numbers.
+        // The operation returned an infinity for finite operands, or a NaN for operands without one.
         const Value made_infinite = emit.Compare(taken, infinite, xla::ComparisonDirection::kLt);
         const Value made_nan = emit.And(emit.Compare(result, infinite, xla::ComparisonDirection::kGt),
                                         emit.Compare(taken, infinite, xla::ComparisonDirection::kLe));
@@ -398,15 +407,15 @@ Value Checks::FaultCodes(const Emit& emit, const Recomputation& recomputed, cons
     }
     if (checked.reaches != nullptr) stops = emit.And(stops, recomputed.Of(checked.reaches));
     word = emit.Select(stops, word, emit.Filled(0u, word));
-    words = words == nullptr ? word : emit.Binary(HloOpcode::kMaximum, words, word);
+    codes = codes == nullptr ? word : emit.Binary(HloOpcode::kMaximum, codes, word);
   }
-  return words->shape().dimensions().empty()
-             ? words
-             : xla::MakeReduceHlo(words, emit.Scalar(0u), HloOpcode::kMaximum, emit.computation()->parent()).value();
+  return codes->shape().dimensions().empty()
+             ? codes
+             : xla::MakeReduceHlo(codes, emit.Scalar(0u), HloOpcode::kMaximum, emit.computation()->parent()).value();
 }
 
-// Operands of the call: whether the program has been stopped, the state, what is scanned, the iterations, and what the
-// recomputation takes.
+// Adds the call that checks the results. Its operands are the flag of a program that was stopped before, the state, the
+// scanned results, the iterations of the loops, and the parameters of the recomputation.
 Value Checks::Failed(const Emit& emit, const Scope& scope) {
   if (scanned_.empty()) return scope.failed;
   std::vector<Value> wanted;
@@ -439,16 +448,16 @@ Value Checks::Failed(const Emit& emit, const Scope& scope) {
   return call;
 }
 
-// Has the recomputation return the fault codes and the sources. Returns it, the number of fault codes and the
-// operations that they distinguish as attributes of a custom call.
+// Lets the recomputation return the stop codes and the sources. Returns attributes of a custom call: the recomputation,
+// the number of stop codes and the operations that they distinguish.
 std::string Checks::Recompute(Recomputation* recomputed) {
   const Emit emit(recomputed->computation());
   std::vector<Value> results;
   std::vector<Value> sources;
   std::unordered_map<const xla::HloInstruction*, std::size_t> number_of;
-  std::string operations;  // A line each, and an empty line after those of a fault code.
+  std::string operations;  // One line per operation, and an empty line after the operations of a stop code.
   for (const CheckedOperations& part : parts_) {
-    results.push_back(FaultCodes(emit, *recomputed, part));
+    results.push_back(StopCodes(emit, *recomputed, part));
     for (const CheckedOperation& checked : part) {
       std::vector<std::size_t> numbers;
       for (const Value source : checked.sources) {
@@ -460,9 +469,9 @@ std::string Checks::Recompute(Recomputation* recomputed) {
     }
     absl::StrAppend(&operations, "\n");
   }
-  const std::size_t words = results.size();
+  const std::size_t codes = results.size();
   results.insert(results.end(), sources.begin(), sources.end());
-  return absl::StrCat("words = ", words, " : i64, operations = \"", absl::StrReplaceAll(operations, {{"\n", "\\0A"}}),
+  return absl::StrCat("words = ", codes, " : i64, operations = \"", absl::StrReplaceAll(operations, {{"\n", "\\0A"}}),
                       "\", program = \"", recomputed->Finished(results), "\"");
 }
 

@@ -1,4 +1,4 @@
-// Finds the operations of a computation that stop the program.
+// The detection of operations that stop a program by a floating-point exception.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,36 @@ namespace tensorflow_ipu::precision {
 
 class Recomputation;
 
-// A bit set of the faults of an operation that stop a program.
-using Faults = uint32_t;
-constexpr Faults kNan = 1;
-constexpr Faults kInfinity = 2;
+// A bit set of special values, which may stop a program.
+using Specials = uint32_t;
+constexpr Specials kNan = 1;
+constexpr Specials kInfinity = 2;
 
-// The custom call that scans results for values that may stop the program, and decides whether an operation does:
+// The custom call that scans results for values that may stop the program, and decides whether an operation stops it:
 // `precision/check_handlers.cc`.
 constexpr char kCheck[] = "ipu_half_check";
 
-// Each run scans a few results for infinities and NaNs; see `UnobservedFaults`. Only if there are some, the elementwise
-// operations are recomputed to find which of them made them, by a program of its own that is compiled then: it takes
-// three times as long to compile as the program that is checked. Operations of one shape that depend on each other are
-// a group: one pass over all elements finds the first of them that stops the program, as one word; see `FaultCodes`.
+// Finds the operations that stop a program, at little cost as long as none does.
+//
+// Each run scans a few results for infinities and NaNs; see `UnobservedSpecials`. If there are none, no operation can
+// have stopped the program. Only otherwise are the elementwise operations recomputed, to find the operation that
+// returned the first of them. Example: for `y = exp(x - max(x))`, a run scans `y` and `x - max(x)`; only after an
+// infinity it recomputes both, with `x` and `max(x)` as parameters.
+//
+// The recomputation is a separate program, which is compiled when it is first needed: compiling it takes three times as
+// long as compiling the program. Operations of the same shape that depend on each other are a group. One pass over all
+// elements finds the first operation of a group that stops the program, as one word; see `StopCodes`.
 class Checks {
  public:
-  // `operations` are those of the computation before it is rewritten, in order.
+  // `operations` are the operations of the computation before it is rewritten, in order.
   Checks(const Options& options, const std::vector<Value>& operations);
 
-  // Notes an operation: `wide` is its result in float32 before rounding, `judged` the value to check, `result` the
-  // rewritten result.
+  // Records an operation. `wide` is its result in float32 before rounding, `judged` is the value to check, and `result`
+  // is the rewritten result.
   void Note(const xla::HloInstruction& operation, Value wide, Value judged, Value result);
 
-  // Whether the program has been stopped by what was noted so far or before. May be called repeatedly.
+  // Returns the flag of a program that was stopped by the operations recorded so far, or before. It may be called
+  // repeatedly.
   Value Failed(const Emit& emit, const Scope& scope);
 
  private:
@@ -45,31 +52,33 @@ class Checks {
     Value judged;
     Value reaches = nullptr;  // See `Reaches`.
     bool elementwise;
-    bool converts;     // To float16.
+    bool converts;     // True for conversions to float16.
     int64_t pole;      // See `PoleOperand`.
-    uint32_t limit;    // The magnitude from which on a result may stop the program.
+    uint32_t limit;    // The bits of the smallest magnitude that may stop the program.
     std::string line;  // Describes the operation, except for its sources.
     std::vector<Value> sources;
   };
   using CheckedOperations = std::vector<CheckedOperation>;
 
   const xla::HloInstruction* GroupOf(const xla::HloInstruction* operation);
-  void ChooseScanned(const CheckedOperation& checked, Faults faults, Value result);
+  void ChooseScanned(const CheckedOperation& checked, Specials specials, Value result);
   Value Reaches(const Emit& emit, Value value);
   std::string Recompute(Recomputation* recomputed);
-  Value FaultCodes(const Emit& emit, const Recomputation& recomputed, const CheckedOperations& operations);
+  Value StopCodes(const Emit& emit, const Recomputation& recomputed, const CheckedOperations& operations);
 
   const Options& options_;
-  const std::unordered_map<const xla::HloInstruction*, Faults> unobserved_;  // By later results.
+  // By operation: the special values that later results do not show.
+  const std::unordered_map<const xla::HloInstruction*, Specials> unobserved_;
   std::vector<Value> scanned_;
-  std::vector<uint32_t> limits_;  // Of `scanned_`, in their type.
-  // From an operation to another of its group.
+  std::vector<uint32_t> limits_;  // The limits of `scanned_`, as bits of their types.
+  // Maps an operation to another operation of its group.
   std::unordered_map<const xla::HloInstruction*, const xla::HloInstruction*> joined_;
-  std::vector<CheckedOperations> parts_;  // Of groups: so many operations as a fault code distinguishes.
-  std::unordered_map<const xla::HloInstruction*, std::size_t> part_of_;  // The last one of each group.
+  // The parts of groups. A part has at most as many operations as a stop code distinguishes.
+  std::vector<CheckedOperations> parts_;
+  std::unordered_map<const xla::HloInstruction*, std::size_t> part_of_;  // The last part of each group.
   std::unordered_map<const xla::HloInstruction*, Value> reaches_;
-  std::unordered_set<Value> made_;  // By `Reaches`, and no users of what it looks at.
-  int64_t count_ = 0;               // Of all checked operations.
+  std::unordered_set<Value> made_;  // Conditions that `Reaches` added. It must not count them as users.
+  int64_t count_ = 0;               // The number of checked operations.
 };
 
 }  // namespace tensorflow_ipu::precision

@@ -17,7 +17,7 @@ namespace tensorflow_ipu::precision {
 
 using Value = xla::HloInstruction*;
 
-// The name of the operation of TensorFlow; XLA's own where it made the instruction, as in loops of `Svd`.
+// Returns the name of the TensorFlow operation, or XLA's name if XLA made the instruction, as in loops of `Svd`.
 inline std::string NameOf(const xla::HloInstruction& instruction) {
   const std::string& name = instruction.metadata().op_name();
   return name.empty() ? std::string(instruction.name()) : name;
@@ -59,7 +59,7 @@ class Emit {
   Value Times(Value a, Value b) const { return Binary(xla::HloOpcode::kMultiply, a, b); }
   Value And(Value a, Value b) const { return Binary(xla::HloOpcode::kAnd, a, b); }
   Value Or(Value a, Value b) const { return Binary(xla::HloOpcode::kOr, a, b); }
-  // XLA has no builder of `xor` here; LLVM makes one of this.
+  // XLA has no builder of `xor` here; LLVM generates one from this expression.
   Value Xor(Value a, Value b) const { return Binary(xla::HloOpcode::kSubtract, Or(a, b), And(a, b)); }
   Value Abs(Value a) const { return Unary(xla::HloOpcode::kAbs, a); }
 

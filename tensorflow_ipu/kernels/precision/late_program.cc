@@ -42,7 +42,7 @@ absl::Status LateProgram::Compile() {
   std::vector<const xla::Shape*> layouts;
   for (const xla::Shape& parameter : parameters_) layouts.push_back(&parameter);
   xla::ExecutableBuildOptions options;
-  // As the program that it recomputes.
+  // Rounds like the program that it recomputes.
   options.mutable_debug_options()->set_xla_allow_excess_precision(false);
   TF_ASSIGN_OR_RETURN(auto compiled, HostClient()->Compile(program, layouts, options));
   executable_ = std::move(compiled.front());  // There is one partition.
@@ -61,13 +61,13 @@ absl::StatusOr<LateProgram::Results> LateProgram::Run(absl::Span<void* const> ar
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const xla::Shape& shape = parameters_[i];
     xla::ShapedBuffer& buffer = buffers.emplace_back(shape, /*device_ordinal=*/0);
-    using Address = std::decay_t<decltype(buffer.root_buffer())>;  // Releases have other names for it.
+    using Address = std::decay_t<decltype(buffer.root_buffer())>;  // Releases of XLA have different names for the type.
     buffer.set_buffer(Address(arguments[i], static_cast<uint64_t>(xla::ShapeUtil::ByteSizeOf(shape))), {});
     passed.push_back(&buffer);
   }
   xla::ExecutableRunOptions options;
   options.set_allocator(HostClient()->backend().memory_allocator());
-  // XLA's own threads may all be those of programs that wait here.
+  // All of XLA's threads may run programs that wait for this one.
   options.set_intra_op_thread_pool(HostThreads::Of(0).device());
   TF_ASSIGN_OR_RETURN(xla::ScopedShapedBuffer memory, executable_->Run(absl::MakeConstSpan(passed), options));
   std::vector<HostArray> arrays;

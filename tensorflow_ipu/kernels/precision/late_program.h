@@ -1,4 +1,4 @@
-// Programs of XLA that are compiled when they are first needed.
+// XLA programs that are compiled when they are first needed.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@
 
 namespace tensorflow_ipu::precision {
 
-// Returns XLA's client for the host. The first call of a process decides how many threads an operation has; -1: all.
+// Returns XLA's client for the host. The first call in a process sets the number of threads of an operation; -1: all.
 //
-// XLA's default client is none of these where several platforms are registered, as with TensorFlow 2.20.
+// XLA's default client may not be the host's if several platforms are registered, as with TensorFlow 2.20.
 xla::LocalClient* HostClient(int threads = -1);
 
 struct HostArray {
   const void* data;
   int64_t elements;
-  bool half;  // Whether it has float16's.
+  bool half;  // True if the elements are float16, else they are float32.
 };
 
 // A program whose result is a tuple of arrays. Thread-safe.
@@ -36,17 +36,17 @@ class LateProgram {
     std::vector<HostArray> arrays;  // In that memory.
   };
 
-  // `serialized` is its `HloModuleProto`, packed by Snappy, in Base64 for the web.
+  // `serialized` is an `HloModuleProto`, compressed by Snappy, in the Base64 alphabet for the web.
   explicit LateProgram(std::string_view serialized) : serialized_(serialized) {}
 
-  // Compiles the program, at the first call, and runs it on arrays of its parameters' shapes.
+  // Compiles the program at the first call, and runs it on arrays with the shapes of its parameters.
   absl::StatusOr<Results> Run(absl::Span<void* const> arguments);
 
  private:
   absl::Status Compile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Mutex mutex_;
-  std::string serialized_ ABSL_GUARDED_BY(mutex_);  // Empty once it is compiled.
+  std::string serialized_ ABSL_GUARDED_BY(mutex_);  // Empty once the program is compiled.
   std::vector<xla::Shape> parameters_;
   std::unique_ptr<xla::LocalExecutable> executable_;
 };

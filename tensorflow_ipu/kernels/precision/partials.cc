@@ -29,12 +29,12 @@ using Axes = std::vector<int64_t>;
 constexpr char kTypeOfPartials[] = "ipu_partials_type";
 constexpr char kProducts[] = "ipu_partial_products";
 
-// A call with two row-major operands, whose result is transposed by `order`.
+// A call with two row-major operands. Its result is transposed by `order`.
 struct Call {
   BlockedProducts product{};
   Value left = nullptr;
   Value right = nullptr;
-  xla::Shape result;  // Of float32.
+  xla::Shape result;  // In float32.
   Axes order;
 };
 
@@ -43,7 +43,7 @@ int64_t SizeOf(const xla::Shape& shape, absl::Span<const int64_t> axes) {
                          [&](int64_t size, int64_t axis) { return size * shape.dimensions(axis); });
 }
 
-// The axes that are in neither of two lists.
+// Returns the axes that are in neither of two lists.
 Axes Others(const xla::Shape& shape, absl::Span<const int64_t> some, absl::Span<const int64_t> more) {
   Axes others;
   for (int64_t axis = 0; axis < static_cast<int64_t>(shape.dimensions().size()); ++axis) {
@@ -102,11 +102,12 @@ Call CallOfConvolution(const Emit& emit, xla::HloInstruction& convolution) {
   const Value images = convolution.mutable_operand(0);
   Value filter = convolution.mutable_operand(1);
   const xla::Window& window = convolution.window();
-  Axes turned;
+  Axes reversed_axes;
   for (int i = 0; i < window.dimensions_size(); ++i) {
-    if (window.dimensions(i).window_reversal()) turned.push_back(axes.kernel_spatial_dimensions(i));
+    if (window.dimensions(i).window_reversal()) reversed_axes.push_back(axes.kernel_spatial_dimensions(i));
   }
-  if (!turned.empty()) filter = emit.Add(xla::HloInstruction::CreateReverse(filter->shape(), filter, turned));
+  if (!reversed_axes.empty())
+    filter = emit.Add(xla::HloInstruction::CreateReverse(filter->shape(), filter, reversed_axes));
   const auto list = [](const auto& numbers) { return Axes(numbers.begin(), numbers.end()); };
   const Axes of_images =
       Joined({{axes.input_batch_dimension()}, list(axes.input_spatial_dimensions()), {axes.input_feature_dimension()}});
@@ -122,7 +123,7 @@ Call CallOfConvolution(const Emit& emit, xla::HloInstruction& convolution) {
   call.order.resize(of_result.size());
   for (std::size_t i = 0; i < of_result.size(); ++i) call.order[of_result[i]] = static_cast<int64_t>(i);
   BlockedProducts& product = call.product;
-  // Groups of features, each with its own filters; or groups of images, in gradients of grouped filters.
+  // Groups of features, each with separate filters; or groups of images, in gradients of grouped filters.
   const int64_t by_features = convolution.feature_group_count();
   const int64_t by_images = convolution.batch_group_count();
   const int64_t features = filter->shape().dimensions(axes.kernel_output_feature_dimension());
@@ -135,53 +136,54 @@ Call CallOfConvolution(const Emit& emit, xla::HloInstruction& convolution) {
   product.group_right = product.group_out = product.features;
   for (int i = 0; i < window.dimensions_size(); ++i) {
     const xla::WindowDimension& dimension = window.dimensions(i);
-    const int at = 3 - window.dimensions_size() + i;  // With fewer dimensions, the first ones are of size 1.
-    product.in[at] = images->shape().dimensions(axes.input_spatial_dimensions(i));
-    product.filter[at] = dimension.size();
-    product.out[at] = convolution.shape().dimensions(axes.output_spatial_dimensions(i));
-    product.strides[at] = dimension.stride();
-    product.before[at] = dimension.padding_low();
-    product.input_gaps[at] = dimension.base_dilation();
-    product.filter_gaps[at] = dimension.window_dilation();
+    const int axis = 3 - window.dimensions_size() + i;  // With fewer dimensions, the first ones have size 1.
+    product.in[axis] = images->shape().dimensions(axes.input_spatial_dimensions(i));
+    product.filter[axis] = dimension.size();
+    product.out[axis] = convolution.shape().dimensions(axes.output_spatial_dimensions(i));
+    product.strides[axis] = dimension.stride();
+    product.before[axis] = dimension.padding_low();
+    product.input_gaps[axis] = dimension.base_dilation();
+    product.filter_gaps[axis] = dimension.window_dilation();
   }
   const int64_t places = product.in[0] * product.in[1] * product.in[2];
   product.group_left = by_images > 1 ? product.images * places * product.channels : product.channels;
   return call;
 }
 
-// The type of partial sums of an instruction; empty if none is set.
-std::string PartialsOf(const Options& options, const xla::HloInstruction& one) {
-  const auto& attributes = one.frontend_attributes().map();
+// Returns the type of partial sums of an instruction; empty if none is set.
+std::string PartialsOf(const Options& options, const xla::HloInstruction& instruction) {
+  const auto& attributes = instruction.frontend_attributes().map();
   const auto own = attributes.find(kTypeOfPartials);
   if (own != attributes.end()) return own->second;
-  // XLA has turned convolutions by a filter of one element into products by now.
-  const std::string& op = one.metadata().op_type();
-  const bool convolves = one.opcode() == xla::HloOpcode::kConvolution || absl::StartsWith(op, "Conv");
+  // XLA has already replaced convolutions by a filter of one element by products.
+  const std::string& op = instruction.metadata().op_type();
+  const bool convolves = instruction.opcode() == xla::HloOpcode::kConvolution || absl::StartsWith(op, "Conv");
   return convolves ? options.conv_partials : options.matmul_partials;
 }
 
-bool IsProductOfHalves(const xla::HloInstruction& one) {
-  const bool convolves = one.opcode() == xla::HloOpcode::kConvolution;
-  if (!convolves && one.opcode() != xla::HloOpcode::kDot) return false;
-  if (convolves && one.window().dimensions_size() > 3) return false;
-  const xla::PrimitiveType type = one.shape().element_type();
+bool IsProductOfHalves(const xla::HloInstruction& instruction) {
+  const bool convolves = instruction.opcode() == xla::HloOpcode::kConvolution;
+  if (!convolves && instruction.opcode() != xla::HloOpcode::kDot) return false;
+  if (convolves && instruction.window().dimensions_size() > 3) return false;
+  const xla::PrimitiveType type = instruction.shape().element_type();
   if (type != xla::F16 && type != xla::F32) return false;
-  if (one.shape().is_dynamic() || xla::ShapeUtil::IsZeroElementArray(one.shape())) return false;
-  return absl::c_all_of(one.operands(), [](const xla::HloInstruction* operand) {
+  if (instruction.shape().is_dynamic() || xla::ShapeUtil::IsZeroElementArray(instruction.shape())) return false;
+  return absl::c_all_of(instruction.operands(), [](const xla::HloInstruction* operand) {
     const xla::Shape& shape = operand->shape();
     return shape.element_type() == xla::F16 && !shape.is_dynamic() && !xla::ShapeUtil::IsZeroElementArray(shape);
   });
 }
 
-// What half partial sums that overflow become. If overflow stops the program, it does not use them.
+// Returns the result of half partial sums that overflow. If overflow stops the program, it does not use them.
 core::Overflow OverflowOf(const Options& options) {
   if (options.oflo) return core::Overflow::kInfinite;
   return options.nanoo ? core::Overflow::kNan : core::Overflow::kLargest;
 }
 
-absl::Status Rewrite(const std::string& partials, core::Overflow overflow, xla::HloInstruction* one) {
-  const Emit emit(one->parent(), one);
-  const Call call = one->opcode() == xla::HloOpcode::kDot ? CallOfDot(emit, *one) : CallOfConvolution(emit, *one);
+absl::Status Rewrite(const std::string& partials, core::Overflow overflow, xla::HloInstruction* instruction) {
+  const Emit emit(instruction->parent(), instruction);
+  const Call call = instruction->opcode() == xla::HloOpcode::kDot ? CallOfDot(emit, *instruction)
+                                                                  : CallOfConvolution(emit, *instruction);
   std::array<int64_t, BlockedProducts::kNumbers> numbers;
   call.product.ToNumbers(numbers.data());
   const auto row_major = [](xla::Shape shape) {
@@ -189,32 +191,34 @@ absl::Status Rewrite(const std::string& partials, core::Overflow overflow, xla::
     return shape;
   };
   const std::vector<xla::Shape> operands = {row_major(call.left->shape()), row_major(call.right->shape())};
-  const Value made = emit.Add(xla::HloInstruction::CreateCustomCall(
+  const Value call_instruction = emit.Add(xla::HloInstruction::CreateCustomCall(
       row_major(call.result), {call.left, call.right}, kProducts, operands,
       absl::StrCat("{geometry = array<i64: ", absl::StrJoin(numbers, ", "), ">, half = ",
                    partials == "half" ? "true" : "false", ", overflow = ", static_cast<int>(overflow), " : i64}"),
       xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
-  made->set_frontend_attributes(one->frontend_attributes());
-  const Value result = emit.Convert(Transposed(emit, made, call.order), one->shape().element_type());
-  result->set_frontend_attributes(one->frontend_attributes());
-  return one->parent()->ReplaceInstruction(one, result);
+  call_instruction->set_frontend_attributes(instruction->frontend_attributes());
+  const Value result =
+      emit.Convert(Transposed(emit, call_instruction, call.order), instruction->shape().element_type());
+  result->set_frontend_attributes(instruction->frontend_attributes());
+  return instruction->parent()->ReplaceInstruction(instruction, result);
 }
 
 }  // namespace
 
 absl::Status RewritePartials(const Options& options, xla::HloModule* module) {
   for (xla::HloComputation* const computation : module->computations()) {
-    for (xla::HloInstruction* const one : computation->MakeInstructionPostOrder()) {
-      if (!IsProductOfHalves(*one)) continue;
-      const std::string partials = PartialsOf(options, *one);
-      if (!partials.empty()) TF_RETURN_IF_ERROR(Rewrite(partials, OverflowOf(options), one));
+    for (xla::HloInstruction* const instruction : computation->MakeInstructionPostOrder()) {
+      if (!IsProductOfHalves(*instruction)) continue;
+      const std::string partials = PartialsOf(options, *instruction);
+      if (!partials.empty()) TF_RETURN_IF_ERROR(Rewrite(partials, OverflowOf(options), instruction));
     }
   }
   return absl::OkStatus();
 }
 
 bool HasHalfPartials(const xla::HloInstruction& instruction) {
-  return instruction.IsCustomCall(kProducts) && instruction.operand_count() == 2 &&  // A key rounds at random.
+  // A call with a key rounds stochastically.
+  return instruction.IsCustomCall(kProducts) && instruction.operand_count() == 2 &&
          absl::StrContains(instruction.raw_backend_config_string(), "half = true");
 }
 

@@ -31,7 +31,7 @@ void Join(std::vector<bool>* values, const std::vector<bool>& others) {
     (*values)[i] = (*values)[i] || others[std::min(i, others.size() - 1)];
 }
 
-// Whether a collective has the same results on all replicas; see `lowering/collective_ops.cc`.
+// Returns true if a collective has the same results on all replicas; see `lowering/collective_ops.cc`.
 bool IsOfAll(const xla::HloInstruction& call) {
   const std::string& attributes = call.raw_backend_config_string();
   const std::string local = absl::StrCat("reduction = ", static_cast<int>(core::Reduction::kLocal), " ");
@@ -44,8 +44,8 @@ bool IsOfAll(const xla::HloInstruction& call) {
 ReplicaInvariance::ReplicaInvariance(const xla::HloModule& module) {
   const xla::HloComputation& entry = *module.entry_computation();
   std::vector<Differs> parameters;
-  for (const xla::HloInstruction* const one : entry.parameter_instructions()) {
-    parameters.push_back(Differs(Size(one->shape()), IsState(one->shape())));
+  for (const xla::HloInstruction* const parameter : entry.parameter_instructions()) {
+    parameters.push_back(Differs(Size(parameter->shape()), IsState(parameter->shape())));
   }
   Computation(entry, parameters, false);
 }
@@ -91,20 +91,20 @@ ReplicaInvariance::Differs ReplicaInvariance::Of(const xla::HloInstruction& oper
   for (const xla::HloInstruction* const operand : operation.operands()) any = any || Any(differs_[operand]);
   if (!around && IsOfAll(operation)) {
     differs.assign(differs.size(), false);
-    differs[0] = true;  // The state.
+    differs[0] = true;  // The state differs.
     return differs;
   }
   return Differs(differs.size(), any);
 }
 
-// Iterates until no other element is found to differ.
+// Iterates until the set of elements that differ no longer grows.
 ReplicaInvariance::Differs ReplicaInvariance::Loop(const xla::HloInstruction& loop, bool around) {
   Differs state = differs_[loop.operand(0)];
   for (;;) {
-    const bool asked = around || Any(Computation(*loop.while_condition(), {state}, around));
+    const bool condition_differs = around || Any(Computation(*loop.while_condition(), {state}, around));
     Differs next = state;
-    Join(&next, Computation(*loop.while_body(), {state}, asked));
-    if (asked) next.assign(next.size(), true);
+    Join(&next, Computation(*loop.while_body(), {state}, condition_differs));
+    if (condition_differs) next.assign(next.size(), true);
     if (next == state) return state;
     state = std::move(next);
   }

@@ -26,12 +26,12 @@ namespace {
 
 using xla::HloOpcode;
 
-// Goes through all computations of a program in order, and has operations rounded and checked.
+// Visits all computations of a program in order, and adds the rounding and the checks of their operations.
 class Rewriter {
  public:
   explicit Rewriter(const Options& options) : options_(options) {}
 
-  // Rewrites the entry computation, which has `marker`, and all that it calls.
+  // Rewrites the entry computation, which contains `marker`, and all computations that it calls.
   absl::Status Program(xla::HloModule* module, Value marker);
 
  private:
@@ -45,7 +45,7 @@ class Rewriter {
   bool IsReadWide(const xla::HloInstruction& operation) const;
   bool IsShared(const xla::HloInstruction& operation) const;
   Key KeyFor(const xla::HloInstruction& operation, const Scope& scope) const;
-  // Whether its half partial sums are rounded stochastically.
+  // Returns true if its half partial sums are rounded stochastically.
   bool HasRandomPartials(const xla::HloInstruction& operation) const;
   bool Concerns(const xla::HloInstruction& operation) const;
   bool Concerns(const xla::HloComputation& computation);
@@ -53,7 +53,7 @@ class Rewriter {
 
   const Options& options_;
   std::unique_ptr<const ReplicaInvariance> invariance_;  // Null if it is not needed.
-  uint64_t parts_ = 0;                                   // Operations and computations so far, for keys of their own.
+  uint64_t parts_ = 0;  // The number of operations and computations so far. It determines their keys.
   std::map<const xla::HloComputation*, bool> concerns_;
 };
 
@@ -70,7 +70,7 @@ absl::Status Replace(Value instruction, Value replacement) {
   return instruction->parent()->RemoveInstruction(instruction);
 }
 
-// Follows a value through operations that only move it.
+// Follows a value back through operations that only move it.
 Value Source(Value value) {
   while (value->opcode() == HloOpcode::kReshape || value->opcode() == HloOpcode::kCopy ||
          value->opcode() == HloOpcode::kGetTupleElement || value->IsCustomCall(kShared) ||
@@ -82,7 +82,7 @@ Value Source(Value value) {
   return value;
 }
 
-// Whether a loop's result is among the results of its computation, as updated variables are.
+// Returns true if a loop's result is among the results of its computation, as updated variables are.
 bool IsResult(const Value loop) {
   const Value root = loop->parent()->root_instruction();
   if (loop->opcode() != HloOpcode::kWhile || root->opcode() != HloOpcode::kTuple) return false;
@@ -90,27 +90,27 @@ bool IsResult(const Value loop) {
                      [&](const Value value) { return Source(value) == loop; });
 }
 
-// Whether two values are the same, or the same element of the same tuple.
-bool AreSame(const xla::HloInstruction* one, const xla::HloInstruction* other) {
-  if (one == other) return true;
-  return one->opcode() == HloOpcode::kGetTupleElement && other->opcode() == HloOpcode::kGetTupleElement &&
-         one->tuple_index() == other->tuple_index() && AreSame(one->operand(0), other->operand(0));
+// Returns true if two values are the same, or the same element of the same tuple.
+bool AreSame(const xla::HloInstruction* left, const xla::HloInstruction* right) {
+  if (left == right) return true;
+  return left->opcode() == HloOpcode::kGetTupleElement && right->opcode() == HloOpcode::kGetTupleElement &&
+         left->tuple_index() == right->tuple_index() && AreSame(left->operand(0), right->operand(0));
 }
 
-// Whether a computation restores a value when the program is stopped. Loops restore their results themselves; the
-// counts of feeds stay; and a buffer that is updated in place would no longer be so.
+// Returns true if a computation restores a value when the program is stopped. Loops restore their results themselves,
+// and the counts of feeds stay. A buffer that is updated in place is not restored, because it would have to be copied.
 bool IsRestored(Value value, const xla::HloInstruction* before) {
   return value->shape().IsArray() && !AreSame(value, before) &&
          xla::HloPredicateIsNotOp<HloOpcode::kWhile, HloOpcode::kCustomCall, HloOpcode::kDynamicUpdateSlice,
                                   HloOpcode::kScatter>(Source(value));
 }
 
-// The custom call that takes whether the program is stopped, values of before and new ones, and returns either:
+// The custom call that selects between old and new values, depending on the flag of a stopped program:
 // `ffi/precision_handlers.cc`.
 constexpr char kRestore[] = "ipu_half_restore";
 
-// If the program is stopped in a computation, which returns a tuple, has it return the elements of `before`. One call,
-// in their memory: XLA would have a kernel for each.
+// Lets a computation, which returns a tuple, return the elements of `before` if the program is stopped in it. One call
+// selects all elements in their memory, because XLA would compile a kernel for each element.
 void Restore(const Emit& emit, Value failed, const std::vector<Value>& before) {
   const Value root = emit.computation()->root_instruction();
   std::vector<Value> elements, operands = {failed};
@@ -148,13 +148,13 @@ absl::Status Rewriter::Program(xla::HloModule* module, Value marker) {
   scope.failed = emit.Scalar(false);
   const absl::StatusOr<Scope> end = Computation(entry, std::move(scope));
   if (!end.ok() || !options_.stops() || !entry->root_instruction()->shape().IsTuple()) return end.status();
-  std::vector<Value> kept(entry->root_instruction()->shape().tuple_shapes().size(), nullptr);
+  std::vector<Value> previous(entry->root_instruction()->shape().tuple_shapes().size(), nullptr);
   module->input_output_alias_config().ForEachAlias(
       [&](const xla::ShapeIndex& output, const xla::HloInputOutputAliasConfig::Alias& alias) {
         if (output.size() != 1 || !alias.parameter_index.empty()) return;
-        kept[output[0]] = entry->parameter_instruction(alias.parameter_number);
+        previous[output[0]] = entry->parameter_instruction(alias.parameter_number);
       });
-  Restore(emit, end->failed, kept);
+  Restore(emit, end->failed, previous);
   return absl::OkStatus();
 }
 
@@ -168,8 +168,7 @@ absl::StatusOr<Scope> Rewriter::Computation(xla::HloComputation* computation, Sc
       continue;
     }
     if (!ConcernsCalled(*operation)) continue;
-    // What a loop assigns to variables is not restored after it, so the loop must not start once the program is
-    // stopped.
+    // Variables that a loop assigns are not restored after it. So the loop must not start once the program is stopped.
     if (options_.stops() && IsResult(operation)) scope.failed = checks.Failed(Emit(computation), scope);
     const HloOpcode opcode = operation->opcode();
     TF_RETURN_IF_ERROR(opcode == HloOpcode::kWhile         ? Loop(operation, &scope)
@@ -194,11 +193,11 @@ absl::Status Rewriter::Loop(Value loop, Scope* scope) {
   TF_ASSIGN_OR_RETURN(Scope end, Computation(body, inside));
   if (options_.stops()) {
     const Value before = in_body.Element(body->parameter_instruction(0), 0);
-    std::vector<Value> kept;
+    std::vector<Value> previous;
     for (int64_t i = 0; i < static_cast<int64_t>(before->shape().tuple_shapes().size()); ++i) {
-      kept.push_back(in_body.Element(before, i));
+      previous.push_back(in_body.Element(before, i));
     }
-    Restore(in_body, end.failed, kept);
+    Restore(in_body, end.failed, previous);
   }
   end.key = NextKey(in_body, inside.key);
   end.shared = NextKey(in_body, inside.shared);
@@ -207,17 +206,18 @@ absl::Status Rewriter::Loop(Value loop, Scope* scope) {
 
   xla::HloComputation* const condition = loop->while_condition();
   const Emit in_condition(condition);
-  const Scope asked = Scope::Of(in_condition, Enter(condition, packed), first).Inside(in_condition, ++parts_);
-  TF_ASSIGN_OR_RETURN(const Scope answered, Computation(condition, asked));
+  const Scope before_condition =
+      Scope::Of(in_condition, Enter(condition, packed), first).Inside(in_condition, ++parts_);
+  TF_ASSIGN_OR_RETURN(const Scope after_condition, Computation(condition, before_condition));
   if (options_.stops()) {
-    const Value goes_on = in_condition.Unary(HloOpcode::kNot, answered.failed);
+    const Value goes_on = in_condition.Unary(HloOpcode::kNot, after_condition.failed);
     condition->set_root_instruction(in_condition.And(condition->root_instruction(), goes_on));
   }
 
-  const Value made = emit.Add(xla::HloInstruction::CreateWhile(start->shape(), condition, body, start));
-  made->set_frontend_attributes(loop->frontend_attributes());
-  scope->failed = emit.Element(emit.Element(made, 1), Scope::kFailed);
-  return Replace(loop, emit.Element(made, 0));
+  const Value replacement = emit.Add(xla::HloInstruction::CreateWhile(start->shape(), condition, body, start));
+  replacement->set_frontend_attributes(loop->frontend_attributes());
+  scope->failed = emit.Element(emit.Element(replacement, 1), Scope::kFailed);
+  return Replace(loop, emit.Element(replacement, 0));
 }
 
 absl::Status Rewriter::Branches(Value conditional, Scope* scope) {
@@ -234,12 +234,12 @@ absl::Status Rewriter::Branches(Value conditional, Scope* scope) {
     Leave(in_branch, end.failed);
     branches.push_back(branch);
   }
-  const Value made = emit.Add(xla::HloInstruction::CreateConditional(
+  const Value replacement = emit.Add(xla::HloInstruction::CreateConditional(
       xla::ShapeUtil::MakeTupleShape({conditional->shape(), scope->failed->shape()}), conditional->mutable_operand(0),
       branches, operands));
-  made->set_frontend_attributes(conditional->frontend_attributes());
-  scope->failed = emit.Element(made, 1);
-  return Replace(conditional, emit.Element(made, 0));
+  replacement->set_frontend_attributes(conditional->frontend_attributes());
+  scope->failed = emit.Element(replacement, 1);
+  return Replace(conditional, emit.Element(replacement, 0));
 }
 
 absl::Status Rewriter::Call(Value call, Scope* scope) {
@@ -254,10 +254,11 @@ absl::Status Rewriter::Call(Value call, Scope* scope) {
   Leave(inside, end.failed);
   std::vector<Value> operands(call->operands().begin(), call->operands().end());
   operands.push_back(packed);
-  const Value made = emit.Add(xla::HloInstruction::CreateCall(called->root_instruction()->shape(), operands, called));
-  made->set_frontend_attributes(call->frontend_attributes());
-  scope->failed = emit.Element(made, 1);
-  return Replace(call, emit.Element(made, 0));
+  const Value replacement =
+      emit.Add(xla::HloInstruction::CreateCall(called->root_instruction()->shape(), operands, called));
+  replacement->set_frontend_attributes(call->frontend_attributes());
+  scope->failed = emit.Element(replacement, 1);
+  return Replace(call, emit.Element(replacement, 0));
 }
 
 void Rewriter::Operation(Value operation, const Scope& scope, WideValues* wide, Checks* checks) {
@@ -285,7 +286,7 @@ void Rewriter::Operation(Value operation, const Scope& scope, WideValues* wide, 
   const Value exact = inside == core::Operation::kNone ? Widened(emit, *operation, *wide) : nullptr;
   Value rounded = exact;
   if (stochastic) {
-    // Where overflow stops the program, infinities must stay visible.
+    // If overflow stops the program, infinities must stay visible.
     const core::RoundTo to = options_.oflo    ? core::RoundTo::kHalvesAndBeyond
                              : options_.nanoo ? core::RoundTo::kHalvesOrNan
                                               : core::RoundTo::kHalves;
@@ -303,7 +304,7 @@ void Rewriter::Operation(Value operation, const Scope& scope, WideValues* wide, 
   CHECK_OK(Replace(operation, result));
 }
 
-// Whether XLA computes with the result in float32.
+// Returns true if XLA computes with the result in float32.
 bool Rewriter::IsReadWide(const xla::HloInstruction& operation) const {
   return std::any_of(operation.users().begin(), operation.users().end(), [&](const Value user) {
     return Concerns(*user) && RoundedInside(*user) == core::Operation::kNone;
@@ -314,15 +315,16 @@ bool Rewriter::IsShared(const xla::HloInstruction& operation) const {
   return invariance_ != nullptr && invariance_->Holds(operation);
 }
 
-// Values that are equal on all replicas are rounded alike if that is asked for, so that weights stay equal.
+// Returns the key of an operation's rounding. Values that are equal on all replicas are rounded equally if the options
+// require it, so that weights stay equal.
 Key Rewriter::KeyFor(const xla::HloInstruction& operation, const Scope& scope) const {
   return IsShared(operation) ? scope.shared : scope.key;
 }
 
 Rounding Rewriter::RoundingOf(const xla::HloInstruction& operation) const {
   const auto& attributes = operation.frontend_attributes().map();
-  const auto said = attributes.find(kRoundingAttribute);
-  if (said != attributes.end()) return said->second == "on" ? Rounding::kStochastic : Rounding::kNearest;
+  const auto attribute = attributes.find(kRoundingAttribute);
+  if (attribute != attributes.end()) return attribute->second == "on" ? Rounding::kStochastic : Rounding::kNearest;
   if (options_.rounding != Rounding::kIdenticalOnly) return options_.rounding;
   return IsShared(operation) ? Rounding::kStochastic : Rounding::kNearest;
 }
@@ -341,8 +343,8 @@ bool Rewriter::Concerns(const xla::HloInstruction& operation) const {
 }
 
 bool Rewriter::Concerns(const xla::HloComputation& computation) {
-  const auto [known, is_new] = concerns_.emplace(&computation, false);
-  if (!is_new) return known->second;
+  const auto [entry, is_new] = concerns_.emplace(&computation, false);
+  if (!is_new) return entry->second;
   bool concerns = false;
   for (const xla::HloInstruction* const operation : computation.instructions()) {
     if (Concerns(*operation) || HasRandomPartials(*operation)) concerns = true;
@@ -353,7 +355,8 @@ bool Rewriter::Concerns(const xla::HloComputation& computation) {
 
 bool Rewriter::ConcernsCalled(const xla::HloInstruction& operation) {
   const auto& called = operation.called_computations();
-  return std::any_of(called.begin(), called.end(), [&](const xla::HloComputation* one) { return Concerns(*one); });
+  return std::any_of(called.begin(), called.end(),
+                     [&](const xla::HloComputation* computation) { return Concerns(*computation); });
 }
 
 Value MarkerOf(const xla::HloModule& module) {
@@ -363,7 +366,7 @@ Value MarkerOf(const xla::HloModule& module) {
   return nullptr;
 }
 
-// Whether a program has float16 or the marker.
+// Returns true if a program has float16 or the marker.
 bool IsRewritten(const xla::HloModuleProto& program) {
   for (const xla::HloComputationProto& computation : program.computations()) {
     for (const xla::HloInstructionProto& instruction : computation.instructions()) {
@@ -373,20 +376,21 @@ bool IsRewritten(const xla::HloModuleProto& program) {
   return false;
 }
 
-// Whether the result of an operation is the same number if its operands are widened.
+// Returns true if the result of an operation does not change when its operands are widened.
 bool IsExact(const xla::HloInstruction& operation) {
   return xla::HloPredicateIsOp<HloOpcode::kAbs, HloOpcode::kClamp, HloOpcode::kCompare, HloOpcode::kMaximum,
                                HloOpcode::kMinimum, HloOpcode::kNegate, HloOpcode::kSelect, HloOpcode::kSign>(
       &operation);
 }
 
-// Whether a value is computed in this computation; XLA need not be kept from computing others anew.
+// Returns true if a value is computed in this computation. XLA may compute other values again.
 bool IsComputed(const xla::HloInstruction& value) {
   return xla::HloPredicateIsNotOp<HloOpcode::kBroadcast, HloOpcode::kConstant, HloOpcode::kCustomCall,
                                   HloOpcode::kGetTupleElement, HloOpcode::kIota, HloOpcode::kParameter>(&value);
 }
 
-// Whether the program converts a value to float32, or a product or convolution does, whose operands are in memory.
+// Returns true if the program converts a value to float32. Products and convolutions convert it too, and their operands
+// are in memory.
 bool IsReadInFloat32(const xla::HloInstruction& value) {
   return std::any_of(value.users().begin(), value.users().end(), [](const xla::HloInstruction* user) {
     return xla::HloPredicateIsOp<HloOpcode::kConvert, HloOpcode::kDot, HloOpcode::kConvolution>(user) ||
@@ -394,9 +398,9 @@ bool IsReadInFloat32(const xla::HloInstruction& value) {
   });
 }
 
-// Has XLA compute float16 faster, with the same numbers: in float32, with a rounding after each operation; and large
-// values once that several operations use, or that a sum reads; in float32 if a kernel, a product, a cast or a sum
-// reads it.
+// Makes XLA compute float16 faster, with the same results. Operations are computed in float32, with a rounding after
+// each. A large value that several operations use, or that a sum reads, is computed only once. It is stored in float32
+// if a kernel, a product, a cast or a sum reads it.
 absl::Status Hasten(xla::HloModule* module) {
   constexpr int64_t kLarge = 4096;
   const auto is_large = [](const xla::HloInstruction* value) {
@@ -427,7 +431,7 @@ absl::Status Hasten(xla::HloModule* module) {
         TF_RETURN_IF_ERROR(operation->ReplaceAllUsesWith(shared));
       }
       if (operation->opcode() != HloOpcode::kReduce) continue;
-      // Sums of a batch normalization, and its result, read one cast.
+      // The sums of a batch normalization and its result read the same cast.
       const Value cast = Source(operation->mutable_operand(0));
       if (cast->opcode() != HloOpcode::kConvert || !IsHalf(cast->operand(0)->shape()) || !is_large(cast)) continue;
       const std::vector<Value> users(cast->users().begin(), cast->users().end());
@@ -438,7 +442,7 @@ absl::Status Hasten(xla::HloModule* module) {
   return absl::OkStatus();
 }
 
-// The text between the quotes of the marker's only attribute.
+// Returns the text between the quotes of the marker's only attribute.
 std::string OptionsText(const Value marker) {
   const std::string text = marker->raw_backend_config_string();
   const std::size_t begin = text.find('"');
@@ -446,14 +450,15 @@ std::string OptionsText(const Value marker) {
   return begin == end ? "" : text.substr(begin + 1, end - begin - 1);
 }
 
-// Sets the attributes of operations where TensorFlow has not passed them on.
+// Sets the attributes of operations that TensorFlow has not propagated.
 void Attribute(const Options& options, xla::HloModule* module) {
   if (options.attributes.empty()) return;
   for (xla::HloComputation* const computation : module->computations()) {
     for (const Value instruction : computation->instructions()) {
       std::string_view name = instruction->metadata().op_name();
       // After inlining, the last of several names is the one with the calls.
-      if (const std::size_t at = name.rfind(';'); at != std::string_view::npos) name.remove_prefix(at + 1);
+      if (const std::size_t separator = name.rfind(';'); separator != std::string_view::npos)
+        name.remove_prefix(separator + 1);
       for (const auto& [attribute, values] : options.attributes) {
         const auto found = values.find(name);
         if (found != values.end()) instruction->add_frontend_attribute(attribute, found->second);
@@ -462,7 +467,7 @@ void Attribute(const Options& options, xla::HloModule* module) {
   }
 }
 
-// Gives each loop, branch and call its own copy of its computations, since each has its own keys for rounding.
+// Copies computations so that each loop, branch and call has separate ones, since each has separate keys for rounding.
 void Unshare(xla::HloModule* module) {
   std::vector<xla::HloComputation*> waiting = {module->entry_computation()};
   std::vector<const xla::HloComputation*> taken;

@@ -15,15 +15,16 @@
 
 namespace tensorflow_ipu::precision {
 
-// The program, with its loops, branches and functions, rewritten as its marker asks; without one, so that XLA computes
-// float16 faster. Null if nothing is to be rewritten.
+// Returns the program with its loops, branches and functions rewritten as its marker specifies. Without a marker, the
+// program is rewritten so that XLA computes float16 faster. Returns null if there is nothing to rewrite.
 absl::StatusOr<std::shared_ptr<xla::XlaComputation>> Rewritten(const xla::XlaComputation& program);
 
-// Replica-invariance: which operations of a program compute the same on all replicas.
+// The operations of a program whose results are the same on all replicas (replica-invariant).
 //
-// Replicas differ by the states of their feeds, random streams and host functions, and by their index. Arguments and
+// Replicas differ in the states of their feeds, random streams and host functions, and in their index. Arguments and
 // variables count as equal, and so do the results of reductions and broadcasts over all replicas. A value differs if it
-// depends on one that does, also by the branch or loop that it is in.
+// depends on a value that differs, or if it is in a branch or loop that depends on one. Example: `all_reduce(x) * w` is
+// invariant even if `x` differs; `w * replica_index` is not.
 class ReplicaInvariance {
  public:
   explicit ReplicaInvariance(const xla::HloModule& module);
@@ -31,7 +32,7 @@ class ReplicaInvariance {
   bool Holds(const xla::HloInstruction& operation) const;
 
  private:
-  // Whether each element of a tuple differs; one entry for other values.
+  // Each element is true if that element of a tuple differs. Other values have one element.
   using Differs = std::vector<bool>;
 
   Differs Computation(const xla::HloComputation& computation, const std::vector<Differs>& parameters, bool around);
@@ -42,15 +43,15 @@ class ReplicaInvariance {
   std::unordered_map<const xla::HloInstruction*, Differs> differs_;
 };
 
-// Replaces products and convolutions of float16 operands by calls of `core/partials.h`, where an attribute
+// Replaces products and convolutions of float16 operands by calls of `numerics/partials.h`, if an attribute
 // `ipu_partials_type` or the options set the type of partial sums. A call returns the last partial sum as float32,
 // which is then converted to the type of the result.
 absl::Status RewritePartials(const Options& options, xla::HloModule* module);
 
-// Whether an instruction is such a call with half partial sums.
+// Returns true if an instruction is such a call with half partial sums.
 bool HasHalfPartials(const xla::HloInstruction& instruction);
 
-// The same call with stochastic rounding of its partial sums.
+// Returns the same call with stochastic rounding of its partial sums.
 Value WithRandomPartials(const Emit& emit, const xla::HloInstruction& call, Key key);
 
 }  // namespace tensorflow_ipu::precision

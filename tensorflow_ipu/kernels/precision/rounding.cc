@@ -43,10 +43,10 @@ Options Options::Of(std::string_view text) {
 
 namespace {
 
-constexpr float kLargest = 65504.0f;   // Of float16.
-constexpr float kRoundsUp = 65520.0f;  // From here on the nearest is above it.
+constexpr float kLargest = 65504.0f;   // The largest float16 value.
+constexpr float kRoundsUp = 65520.0f;  // From this value on, the nearest float16 value is beyond the largest one.
 
-// The finalizer of SplitMix64; see `core/random_streams.cc`.
+// The finalizer of SplitMix64; see `numerics/random_streams.cc`.
 uint64_t Scattered(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -66,7 +66,7 @@ bool IsMarked(const xla::HloInstruction& operation, std::string_view as) {
   return found != attributes.end() && found->second == as;
 }
 
-// Elementwise operations that compute; others move, compare or select.
+// Returns true for elementwise operations that compute; others move, compare or select.
 bool ComputesElements(const xla::HloInstruction& operation) {
   return xla::HloPredicateIsOp<IPU_INVERSE_AND_HYPERBOLIC, HloOpcode::kAdd, HloOpcode::kAtan2, HloOpcode::kCbrt,
                                HloOpcode::kCos, HloOpcode::kDivide, HloOpcode::kErf, HloOpcode::kExp, HloOpcode::kExpm1,
@@ -79,39 +79,39 @@ xla::Shape WideShape(const xla::Shape& shape) {
   return IsHalf(shape) ? xla::ShapeUtil::ChangeElementType(shape, xla::F32) : shape;
 }
 
-// Whether the last computation that an operation calls, its combiner, computes; a maximum does not. False if one of
-// them cannot be widened.
+// Returns true if the combiner of an operation, which is the last computation that it calls, computes; a maximum does
+// not. Returns false if one of them cannot be widened.
 bool Combines(const xla::HloInstruction& operation) {
   bool computes = false;
   for (const xla::HloComputation* const called : operation.called_computations()) {
     computes = false;
-    for (const xla::HloInstruction* const one : called->instructions()) {
-      if (one->shape().IsTuple() || !one->called_computations().empty()) return false;
-      computes = computes || ComputesElements(*one);
+    for (const xla::HloInstruction* const instruction : called->instructions()) {
+      if (instruction->shape().IsTuple() || !instruction->called_computations().empty()) return false;
+      computes = computes || ComputesElements(*instruction);
     }
   }
   return computes;
 }
 
-// The combiner, of scalars, in float32.
+// Returns the combiner, whose values are scalars, in float32.
 xla::HloComputation* WideCombiner(xla::HloComputation* combiner) {
   xla::HloComputation::Builder builder(std::string(combiner->name()) + ".wide");
-  std::unordered_map<const xla::HloInstruction*, Value> made;
-  for (const xla::HloInstruction* const one : combiner->MakeInstructionPostOrder()) {
-    const xla::Shape shape = WideShape(one->shape());
-    if (one->opcode() == HloOpcode::kParameter) {
-      made[one] = builder.AddInstruction(
-          xla::HloInstruction::CreateParameter(one->parameter_number(), shape, std::string(one->name())));
-    } else if (one->opcode() == HloOpcode::kConstant && IsHalf(one->shape())) {
-      const Value narrow = builder.AddInstruction(one->Clone());
-      made[one] = builder.AddInstruction(xla::HloInstruction::CreateConvert(shape, narrow));
+  std::unordered_map<const xla::HloInstruction*, Value> wide;
+  for (const xla::HloInstruction* const instruction : combiner->MakeInstructionPostOrder()) {
+    const xla::Shape shape = WideShape(instruction->shape());
+    if (instruction->opcode() == HloOpcode::kParameter) {
+      wide[instruction] = builder.AddInstruction(xla::HloInstruction::CreateParameter(
+          instruction->parameter_number(), shape, std::string(instruction->name())));
+    } else if (instruction->opcode() == HloOpcode::kConstant && IsHalf(instruction->shape())) {
+      const Value narrow = builder.AddInstruction(instruction->Clone());
+      wide[instruction] = builder.AddInstruction(xla::HloInstruction::CreateConvert(shape, narrow));
     } else {
       std::vector<Value> operands;
-      for (const xla::HloInstruction* const operand : one->operands()) operands.push_back(made.at(operand));
-      made[one] = builder.AddInstruction(one->CloneWithNewOperands(shape, operands));
+      for (const xla::HloInstruction* const operand : instruction->operands()) operands.push_back(wide.at(operand));
+      wide[instruction] = builder.AddInstruction(instruction->CloneWithNewOperands(shape, operands));
     }
   }
-  return combiner->parent()->AddEmbeddedComputation(builder.Build(made.at(combiner->root_instruction())));
+  return combiner->parent()->AddEmbeddedComputation(builder.Build(wide.at(combiner->root_instruction())));
 }
 
 }  // namespace
@@ -130,7 +130,7 @@ Key NextKey(const Emit& emit, Key key) {
           Mixed(emit, emit.Plus(key.second, emit.Scalar(core::kGolden)))};
 }
 
-// Gives a call the memory of its first operand for the result, unless that is read elsewhere.
+// Lets the result of a call use the memory of its first operand, unless the operand has other users.
 static Value InPlace(Value call) {
   xla::Cast<xla::HloCustomCallInstruction>(call)->set_output_to_operand_aliasing({{{}, {0, {}}}});
   return call;
@@ -139,7 +139,7 @@ static Value InPlace(Value call) {
 core::Operation RoundedInside(const xla::HloInstruction& operation) {
   if (!IsHalf(operation.shape())) return core::Operation::kNone;
   for (const xla::HloInstruction* const operand : operation.operands()) {
-    // XLA would have to write these to memory.
+    // XLA would have to write such operands to memory.
     if (operand->opcode() == HloOpcode::kBroadcast && !xla::ShapeUtil::IsScalar(operand->operand(0)->shape())) {
       return core::Operation::kNone;
     }
@@ -156,12 +156,12 @@ core::Operation RoundedInside(const xla::HloInstruction& operation) {
   return core::Operation::kNone;
 }
 
-std::vector<Value> InsideOperands(const xla::HloInstruction& operation, const WideValues& known) {
+std::vector<Value> InsideOperands(const xla::HloInstruction& operation, const WideValues& wide_values) {
   std::vector<Value> operands;
   for (Value operand : operation.operands()) {
     if (operand->opcode() == HloOpcode::kBroadcast) operand = operand->mutable_operand(0);
-    const auto found = known.find(operand);
-    operands.push_back(found == known.end() ? operand : found->second);
+    const auto found = wide_values.find(operand);
+    operands.push_back(found == wide_values.end() ? operand : found->second);
   }
   return operands;
 }
@@ -184,7 +184,7 @@ Value Bounded(const Emit& emit, Value value, bool nan_on_overflow) {
   }
   const Value bounded = emit.Add(xla::HloInstruction::CreateTernary(
       value->shape(), HloOpcode::kClamp, emit.Filled(-kLargest, value), value, emit.Filled(kLargest, value)));
-  // On the CPU, XLA may have a bound replace a NaN.
+  // On the CPU, XLA's clamp may replace a NaN by a bound.
   return emit.Select(emit.Compare(value, value, ComparisonDirection::kEq), bounded, value);
 }
 
@@ -209,7 +209,7 @@ bool Computes(const xla::HloInstruction& operation) {
     case HloOpcode::kDot:
     case HloOpcode::kConvolution:
       return true;
-    case HloOpcode::kCustomCall:  // Layers of float16 are computed in float32, and so are checked there.
+    case HloOpcode::kCustomCall:  // Layers of float16 are computed and checked in float32.
       return operation.IsCustomCall("ipu_host_kernel") && operation.shape().element_type() == xla::F32;
     case HloOpcode::kReduce:
     case HloOpcode::kReduceWindow:
@@ -221,14 +221,14 @@ bool Computes(const xla::HloInstruction& operation) {
   }
 }
 
-Value Widened(const Emit& emit, const xla::HloInstruction& operation, const WideValues& known) {
+Value Widened(const Emit& emit, const xla::HloInstruction& operation, const WideValues& wide_values) {
   if (operation.opcode() == HloOpcode::kConvert) {
     return emit.Convert(operation.operands()[0], xla::F32);
   }
   std::vector<Value> operands;
   for (xla::HloInstruction* const operand : operation.operands()) {
-    const auto found = known.find(operand);
-    if (found != known.end()) {
+    const auto found = wide_values.find(operand);
+    if (found != wide_values.end()) {
       operands.push_back(found->second);
     } else {
       operands.push_back(IsHalf(operand->shape()) ? emit.Convert(operand, xla::F32) : operand);

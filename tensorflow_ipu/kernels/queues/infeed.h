@@ -27,7 +27,7 @@
 
 namespace tensorflow_ipu::core {
 
-// Programs that wait for an element, in a line for each replica. They get it on a thread of the executor, since a
+// The programs that wait for an element, in one line per replica. They get it on a thread of the executor, since a
 // callback may run the rest of a program. Not thread-safe.
 template <typename Element>
 class Waiters {
@@ -39,18 +39,18 @@ class Waiters {
 
   bool Any(int64_t replica) const { return !lines_[replica].empty(); }
 
-  // Of all replicas.
+  // Returns the number of programs that wait, on all replicas.
   int64_t count() const {
     int64_t count = 0;
     for (const auto& line : lines_) count += static_cast<int64_t>(line.size());
     return count;
   }
 
-  // Of finished waits.
+  // The number and the total time of finished waits.
   int64_t waits() const { return waits_; }
   std::chrono::nanoseconds waited() const { return waited_; }
 
-  // Appends a program that has waited for `already`. `late(number)` is called after a limit above 0.
+  // Appends a program that has already waited for `already`. `late(number)` is called after a limit above 0.
   template <typename Late>
   void Add(int64_t replica, Callback callback, std::chrono::nanoseconds already, std::chrono::nanoseconds limit,
            Late late) {
@@ -62,15 +62,15 @@ class Waiters {
     lines_[replica].push_back(std::move(waiter));
   }
 
-  // Returns how long it has waited.
+  // Passes the element to the first program. Returns how long it has waited.
   std::chrono::nanoseconds Serve(int64_t replica, Element element) {
     Waiter waiter = std::move(lines_[replica].front());
     lines_[replica].pop_front();
-    return HandOver(std::move(waiter), absl::OkStatus(), std::move(element));
+    return Finish(std::move(waiter), absl::OkStatus(), std::move(element));
   }
 
   void Fail(int64_t replica, const absl::Status& why) {
-    for (Waiter& waiter : lines_[replica]) HandOver(std::move(waiter), why, Element());
+    for (Waiter& waiter : lines_[replica]) Finish(std::move(waiter), why, Element());
     lines_[replica].clear();
   }
 
@@ -84,7 +84,7 @@ class Waiters {
     for (auto waiter = line.begin(); waiter != line.end(); ++waiter) {
       if (waiter->number != number) continue;
       waiter->deadline.reset();
-      HandOver(std::move(*waiter), why, Element());
+      Finish(std::move(*waiter), why, Element());
       line.erase(waiter);
       return;
     }
@@ -98,7 +98,7 @@ class Waiters {
     std::optional<Deadlines::Ticket> deadline;
   };
 
-  std::chrono::nanoseconds HandOver(Waiter waiter, absl::Status why, Element element) {
+  std::chrono::nanoseconds Finish(Waiter waiter, absl::Status why, Element element) {
     const auto now = Deadlines::Clock::now();
     const std::chrono::nanoseconds waited = now - waiter.since;
     ++waits_;
@@ -118,17 +118,18 @@ class Waiters {
   std::chrono::nanoseconds waited_{0};
 };
 
-// Only the pump blocks (in Push and AwaitUse). A program takes what is ready, or leaves a callback (TakeLater), which
-// runs on a thread of the executor. The number of replicas is known once a program takes the first element.
+// An infeed queue. Only the pump blocks, in Push and AwaitUse. A program takes an element that is ready, or leaves a
+// callback (TakeLater), which runs on a thread of the executor. The number of replicas is known once a program takes
+// the first element.
 //
-// Thread-safe, but for Push, AwaitUse and End, which belong to one thread; lives in a shared_ptr.
+// Thread-safe, except for Push, AwaitUse and End, which one thread must call; must be owned by a shared_ptr.
 template <typename Element>
 class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
  public:
   using Callback = typename Waiters<Element>::Callback;
   enum class Took { kElement, kNothing, kFailed };
 
-  // `turns` are those of the device whose programs it feeds.
+  // `turns` are the turns of the device whose programs use the infeed.
   Infeed(std::string name, int64_t depth, Grouping sharing = {1, false}, const Turns* turns = nullptr)
       : name_(std::move(name)), capacity_(depth), rows_(sharing), turns_(turns) {}
 
@@ -136,7 +137,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   const std::string& name() const { return name_; }
 
-  // Whether the program that has this turn on the device has asked for an element.
+  // Returns true if the program of this turn on the device has used the queue.
   bool UsedIn(int64_t turn) const {
     bool used = false;
     ForEachCache([&](int64_t, const ReplicaCache<Element>* cache)
@@ -144,12 +145,12 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return used;
   }
 
-  // Refuses the program of a turn that used the pass before this one: its replicas would go on with rows of either.
-  // Called before programs find the queue.
+  // Rejects the program of a turn that used the preceding pass: its replicas would continue with rows of either pass.
+  // It must be called before programs can find the queue.
   void Refuse(int64_t turn) { refused_turn_ = turn; }
 
-  // Appends an element after a wait for room. Cancelled once the queue is closed. `element` gets back the memory that a
-  // Take left, so that each thread frees its own memory.
+  // Waits for room and appends an element. Returns Cancelled once the queue is closed. `element` receives the memory
+  // that a Take left, so that each thread frees its own memory.
   absl::Status Push(Element&& element, std::size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
     const absl::MutexLock lock(&mutex_);
     if (!HasRoom()) capacity_.RanFull();
@@ -166,7 +167,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return absl::OkStatus();
   }
 
-  // Called last by the pump: no element follows. The end of the dataset is OutOfRange.
+  // Ends the queue; the last call of the pump. At the end of the dataset, `why` is OutOfRange.
   void End(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_) {
     const absl::MutexLock lock(&mutex_);
     if (!open_) return;
@@ -174,14 +175,14 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     waiters_.FailAll(*end_);  // They wait for an incomplete row.
   }
 
-  // Waits until a program has asked for an element. Returns false if the queue is closed.
+  // Waits until a program has used the queue. Returns false if the queue is closed.
   bool AwaitUse() ABSL_LOCKS_EXCLUDED(mutex_) {
     const auto used = [this] { return replicas_ != 0 || !open_; };
     const absl::MutexLock lock(&mutex_, absl::Condition(&used));
     return open_;
   }
 
-  // Takes the replica's next element if it is ready. The previous content of `*element` goes back to the pump (see
+  // Takes the replica's next element if it is ready. The previous content of `*element` is returned to the pump (see
   // Push).
   Took Take(int64_t replica, int64_t replicas, Element* element, absl::Status* why) ABSL_LOCKS_EXCLUDED(mutex_) {
     ReplicaCache<Element>* const cache = CacheOf(replica, replicas, why);
@@ -212,8 +213,8 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return Took::kElement;
   }
 
-  // Takes the next element if the replica's cache has it, without the lock of the queue: calls `use(Element&)`. In all
-  // other cases it returns false; then call Take.
+  // Takes the next element if it is in the replica's cache, without the lock of the queue, by calling `use(Element&)`.
+  // Otherwise it returns false, and Take must be called.
   template <typename Use>
   bool TakeAtHand(int64_t replica, int64_t replicas, Use use) {
     if (replicas_.load(std::memory_order_acquire) != replicas) return false;
@@ -225,19 +226,19 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return true;
   }
 
-  // Spins for the next element. Returns whether a Take is worth another try. The limit follows from recent waits, so
-  // that a slow dataset costs no core.
+  // Spins for the next element. Returns true if Take should be called again. The limit depends on recent waits, so that
+  // a slow dataset does not occupy a core.
   bool SpinForNext(int64_t replica) ABSL_LOCKS_EXCLUDED(mutex_) {
-    int64_t wanted;
+    int64_t next;
     {
       const absl::MutexLock lock(&mutex_);
       if (replicas_ != 1) return false;  // Spinning replicas would occupy the cores that they wait for.
-      wanted = rows_.NextOf(replica);
+      next = rows_.NextOf(replica);
     }
     const auto begin = std::chrono::steady_clock::now();
-    const bool came = SpinUntil(std::chrono::nanoseconds(spin_limit_ns_), [&] { return pushed_ > wanted || !open_; });
+    const bool arrived = SpinUntil(std::chrono::nanoseconds(spin_limit_ns_), [&] { return pushed_ > next || !open_; });
     const auto end = std::chrono::steady_clock::now();
-    if (came) {
+    if (arrived) {
       spins_.fetch_add(1, std::memory_order_relaxed);
       spins_ns_.fetch_add((end - begin).count(), std::memory_order_relaxed);
       Metrics::Global().infeed_waits.Add(end, end - begin);
@@ -245,18 +246,18 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
       // The wait continues in TakeLater.
       unsuccessful_spin_ns_.store((end - begin).count(), std::memory_order_relaxed);
     }
-    return came;
+    return arrived;
   }
 
-  // A Take, and another one if an element comes within a moment.
+  // Calls Take, and calls it again if an element arrives within a short time.
   Took TakeOrSpin(int64_t replica, int64_t replicas, Element* element, absl::Status* why) ABSL_LOCKS_EXCLUDED(mutex_) {
     const Took took = Take(replica, replicas, element, why);
     if (took != Took::kNothing || !SpinForNext(replica)) return took;
     return Take(replica, replicas, element, why);
   }
 
-  // Calls back with the next element: at once if it is ready, else on a thread of the executor, or with an error when
-  // the queue ends or is closed, or after the limit for waits.
+  // Calls `callback` with the next element: at once if it is ready, else on a thread of the executor. Calls it with an
+  // error when the queue ends or is closed, or after the limit for waits.
   void TakeLater(int64_t replica, int64_t replicas, Callback callback) ABSL_LOCKS_EXCLUDED(mutex_) {
     Element element;
     absl::Status why;
@@ -282,7 +283,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // Drops the elements, ends the pump's Push, and fails waiting and later calls.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_) {
     const int64_t unused = ready();
-    decltype(rows_.Clear()) dropped;  // Destroyed after the lock: elements may be large or shared.
+    decltype(rows_.Clear()) dropped;  // Destroyed after the lock is released: elements may be large or shared.
     {
       const absl::MutexLock lock(&mutex_);
       if (open_) dropped_ = unused;
@@ -295,14 +296,14 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
                      ABSL_EXCLUSIVE_LOCKS_REQUIRED(cache->mutex) { cached.push_back(cache->Clear()); });
   }
 
-  // Fails those who wait; the queue and its elements stay.
+  // Fails the programs that wait; the queue and its elements stay.
   void Interrupt() ABSL_LOCKS_EXCLUDED(mutex_) {
     const absl::MutexLock lock(&mutex_);
     waiters_.FailAll(Interrupted());
   }
 
   // Advances all replicas to the row of the furthest one, so that the next run starts with a whole row. No program may
-  // use the queue meanwhile.
+  // use the queue at the same time.
   void Align() ABSL_LOCKS_EXCLUDED(mutex_) {
     int64_t furthest = 0;
     ForEachCache([&](int64_t replica, ReplicaCache<Element>* cache) ABSL_EXCLUSIVE_LOCKS_REQUIRED(cache->mutex) {
@@ -331,7 +332,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return !open_ || cached.empty() ? rows_.held() : rows_.Unused(cached);
   }
 
-  // What programs took, and how long they waited. A concurrent Close may miscount one element.
+  // Returns the totals of elements that programs took and of their waits. A concurrent Close may miscount one element.
   Passed passed() const ABSL_LOCKS_EXCLUDED(mutex_) {
     const int64_t unused = ready();
     const absl::MutexLock lock(&mutex_);
@@ -340,13 +341,13 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
             waiters_.waited().count() + spins_ns_};
   }
 
-  // The most elements that it keeps ready.
+  // Returns the maximum number of elements that are kept ready.
   int64_t depth() const ABSL_LOCKS_EXCLUDED(mutex_) {
     const absl::MutexLock lock(&mutex_);
     return capacity_.elements();
   }
 
-  // Programs that wait for an element.
+  // Returns the number of programs that wait for an element.
   int64_t waiting() const ABSL_LOCKS_EXCLUDED(mutex_) {
     const absl::MutexLock lock(&mutex_);
     return waiters_.count();
@@ -375,11 +376,11 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return rows_.held() < capacity_.elements() || !open_; }
 
-  // The pump sleeps until programs have taken half of the elements, since a wake takes longer than ten small elements.
-  // Nobody takes from an incomplete row.
+  // The pump sleeps until programs have taken half of the elements, since waking it takes longer than ten small
+  // elements. It also wakes if no complete row is left, because programs take no elements of an incomplete row.
   bool HasMuchRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const int64_t left = rows_.held();
-    return left <= capacity_.elements() / 2 || left < rows_.width() || !open_;
+    const int64_t remaining = rows_.held();
+    return remaining <= capacity_.elements() / 2 || remaining < rows_.width() || !open_;
   }
 
   int64_t Turn() const { return turns_ == nullptr ? 0 : turns_->current(); }
@@ -396,15 +397,16 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return absl::CancelledError("The run was interrupted while it used the infeed queue `" + name_ + "`.");
   }
 
-  // The first program that asks decides on the number of replicas.
+  // Returns the error of a call that must be rejected. The first program that uses the queue sets the number of
+  // replicas.
   absl::Status Refusal(int64_t replica, int64_t replicas) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (Stopped()) return WhyStopped();
     if (replicas_ == 0) {
       if (refused_turn_ != 0 && Turn() == refused_turn_) return Closed();
       if (!rows_.sharing().Divides(replicas)) {
         return absl::InvalidArgumentError("The infeed queue `" + name_ + "` shares its elements in groups of " +
-                                          std::to_string(rows_.sharing().size) + " replicas, and the program has " +
-                                          std::to_string(replicas) + ". Make the group size a divisor of that.");
+                                          std::to_string(rows_.sharing().size) + " replicas, but the program has " +
+                                          std::to_string(replicas) + ". The group size must divide that number.");
       }
       rows_.SetReplicas(replicas);
       waiters_.SetReplicas(replicas);
@@ -415,7 +417,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     if (replicas_ != replicas) {
       return absl::FailedPreconditionError("The infeed queue `" + name_ + "` already feeds a program of " +
                                            std::to_string(replicas_) + " replicas; a program of " +
-                                           std::to_string(replicas) + " cannot share it. Make a queue for each.");
+                                           std::to_string(replicas) + " cannot share it. Create a queue for each.");
     }
     return end_.has_value() && !rows_.IsReady(replica) ? *end_ : absl::OkStatus();
   }
@@ -438,7 +440,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     waiters_.GiveUp(replica, number,
                     absl::DeadlineExceededError("The program waited " + std::to_string(limit.count() / 1000000) +
                                                 " ms for an element of the infeed queue `" + name_ +
-                                                "`, the limit for waits. Speed the dataset up, or raise the limit with "
+                                                "`, the limit for waits. Speed up the dataset, or raise the limit with "
                                                 "`feeds.set_wait_limit`."));
   }
 
@@ -456,24 +458,25 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   mutable absl::Mutex mutex_;
   Capacity capacity_ ABSL_GUARDED_BY(mutex_);
   ReplicaRows<Element> rows_ ABSL_GUARDED_BY(mutex_);
-  std::size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of an element.
-  int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;    // Elements left when it was closed.
+  std::size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // The size of an element.
+  int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;    // The number of elements left when it was closed.
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   Waiters<Element> waiters_ ABSL_GUARDED_BY(mutex_);
 
-  // Written under mutex_; read without it while spinning.
+  // Written under mutex_; read without it while a program spins.
   std::atomic<int64_t> pushed_{0};
   std::atomic<int64_t> spin_limit_ns_{kLongestSpin.count()};
   std::atomic<int64_t> spins_{0};  // Waits that ended while the program spun.
   std::atomic<int64_t> spins_ns_{0};
-  std::atomic<int64_t> unsuccessful_spin_ns_{0};  // Time spun for the element that the program waits for now.
+  // How long the program has spun for the element that it waits for.
+  std::atomic<int64_t> unsuccessful_spin_ns_{0};
 
-  // Read by each Take, so on a cache line that hardly changes. The caches are made before the number of replicas is
-  // set, and stay.
+  // Each Take reads these members, so they are on a cache line that rarely changes. The caches are created before the
+  // number of replicas is set, and never replaced.
   alignas(64) std::atomic<bool> open_{true};
   const Turns* const turns_;
   std::unique_ptr<ReplicaCache<Element>[]> caches_;
-  std::atomic<int64_t> replicas_{0};  // 0 until a program takes.
+  std::atomic<int64_t> replicas_{0};  // 0 until a program takes an element.
 };
 
 }  // namespace tensorflow_ipu::core

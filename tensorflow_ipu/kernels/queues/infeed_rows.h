@@ -1,4 +1,4 @@
-// What an infeed keeps: rows of elements, the caches of replicas, and how many elements there may be.
+// The storage of an infeed: rows of elements, the caches of replicas, and the maximum number of elements.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace tensorflow_ipu::core {
 
-// A growing ring buffer of numbered elements. The owner keeps track of those in use, from `begin` to `end`.
+// A growing ring buffer of numbered elements. The owner tracks the range in use, from `begin` to `end`.
 template <typename T>
 class Ring {
  public:
@@ -35,11 +35,17 @@ class Ring {
  private:
   static constexpr std::size_t kSmallest = 16;
 
-  std::vector<T> places_;  // A power of two.
+  std::vector<T> places_;  // The size is a power of two.
 };
 
-// Consecutive elements make up a row with one element per replica, or with one per group of replicas that share. A row
-// is ready once it is complete, so that an incomplete last row reaches no replica. Not thread-safe.
+// Groups elements into rows. A row has one element per replica or, if replicas share elements, one per group. It is
+// ready once it is complete, so no replica gets an element of an incomplete last row. Example: four replicas that share
+// in pairs, with two elements in a row:
+//
+//   elements   e0 e1 | e2 e3 | e4 ...      e4 waits for e5
+//   replica    0, 1 take e0 e2;  2, 3 take e1 e3
+//
+// An element is kept until all replicas that share it have taken it. Not thread-safe.
 template <typename Element>
 class ReplicaRows {
  public:
@@ -51,7 +57,7 @@ class ReplicaRows {
 
   int64_t pushed() const { return pushed_; }
 
-  // Elements that were not yet taken by all.
+  // Returns the number of elements that some replica has not taken yet.
   int64_t held() const { return pushed_ - taken_; }
 
   int64_t NextOf(int64_t replica) const { return rows_[replica] * width_ + ColumnOf(replica); }
@@ -63,21 +69,21 @@ class ReplicaRows {
   void SetReplicas(int64_t replicas) {
     shares_ = sharing_.size == 0 ? replicas : sharing_.size;
     width_ = replicas / shares_;
-    for (int64_t index = taken_; index < pushed_; ++index) slots_[index].left = shares_;
+    for (int64_t index = taken_; index < pushed_; ++index) slots_[index].remaining = shares_;
     rows_.assign(replicas, 0);
   }
 
-  // Appends an element. `*element` gets the memory that a Pop left.
+  // Appends an element. `*element` receives the memory that a Pop left.
   void Push(Element* element) {
     slots_.MakePlace(taken_, pushed_);
     Slot& slot = slots_[pushed_++];
     std::swap(slot.element, *element);
-    slot.left = shares_;
+    slot.remaining = shares_;
   }
 
   bool EndsRow() const { return width_ > 0 && pushed_ % width_ == 0; }
 
-  // Loads the slots of the next elements, which another core wrote.
+  // Prefetches the slots of the next elements, which another core has written.
   void Prefetch(int64_t replica, std::size_t most) const {
     const int64_t begin = NextOf(replica);
     const int64_t end = std::min(pushed_, begin + static_cast<int64_t>(most) * width_);
@@ -87,13 +93,13 @@ class ReplicaRows {
   bool Pop(int64_t replica, Element* element) {
     if (!IsReady(replica)) return false;
     Slot& slot = slots_[NextOf(replica)];
-    if (--slot.left == 0) {
+    if (--slot.remaining == 0) {
       std::swap(*element, slot.element);
     } else {
       *element = slot.element;
     }
     ++rows_[replica];
-    while (taken_ < pushed_ && slots_[taken_].left == 0) ++taken_;
+    while (taken_ < pushed_ && slots_[taken_].remaining == 0) ++taken_;
     return true;
   }
 
@@ -102,7 +108,8 @@ class ReplicaRows {
     return std::exchange(slots_, {});
   }
 
-  // Elements that were pushed and not yet used. `ahead[replica]` elements were taken and not used.
+  // Returns the number of elements that were pushed and not used yet. `ahead[replica]` elements were taken and not
+  // used.
   int64_t Unused(const std::vector<int64_t>& ahead) const {
     std::vector<int64_t> used(width_, pushed_);  // By column.
     for (std::size_t replica = 0; replica < ahead.size(); ++replica) {
@@ -115,7 +122,7 @@ class ReplicaRows {
  private:
   struct Slot {
     Element element{};
-    int64_t left = 0;  // Replicas that have yet to take it.
+    int64_t remaining = 0;  // The number of replicas that have not taken it yet.
   };
 
   int64_t ColumnOf(int64_t replica) const {
@@ -125,14 +132,14 @@ class ReplicaRows {
 
   const Grouping sharing_;
   Ring<Slot> slots_;   // Elements by number, from taken_ to pushed_.
-  int64_t taken_ = 0;  // All took the elements before this one.
+  int64_t taken_ = 0;  // All replicas have taken the elements before this one.
   int64_t pushed_ = 0;
-  int64_t shares_ = 1;         // Replicas that get the same element.
-  int64_t width_ = 0;          // Elements of a row.
-  std::vector<int64_t> rows_;  // By replica: how many elements it took.
+  int64_t shares_ = 1;         // The number of replicas that receive the same element.
+  int64_t width_ = 0;          // The number of elements in a row.
+  std::vector<int64_t> rows_;  // By replica: the number of elements that it took.
 };
 
-// Prefetches what an element refers to, if it has such a method.
+// Prefetches the data of an element, if it has such a method.
 template <typename Element>
 auto Prefetch(const Element& element, int) -> decltype(element.Prefetch()) {
   element.Prefetch();
@@ -140,15 +147,16 @@ auto Prefetch(const Element& element, int) -> decltype(element.Prefetch()) {
 template <typename Element>
 void Prefetch(const Element&, long) {}
 
-// A queue that pump and program lock for each element would move between the caches of two cores each time. So a
-// replica takes a batch under the queue's lock, and then single elements from its own cache lines.
+// The elements that a replica has taken in advance. If pump and program locked the queue for each element, its cache
+// lines would move between two cores each time. So a replica takes a batch under the queue's lock, and then single
+// elements from its own cache lines.
 template <typename Element>
 struct alignas(64) ReplicaCache {
   mutable absl::Mutex mutex;
   std::vector<Element> elements ABSL_GUARDED_BY(mutex);  // Those from `next` to `end` are left.
   std::size_t next ABSL_GUARDED_BY(mutex) = 0;
   std::size_t end ABSL_GUARDED_BY(mutex) = 0;
-  int64_t turn ABSL_GUARDED_BY(mutex) = 0;  // On the device, of the program that asked last.
+  int64_t turn ABSL_GUARDED_BY(mutex) = 0;  // The turn on the device of the program that used the cache last.
 
   int64_t count() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return static_cast<int64_t>(end - next); }
 
@@ -177,6 +185,7 @@ struct alignas(64) ReplicaCache {
   }
 };
 
+// The number of elements that an infeed keeps ready, which depends on their size.
 class Capacity {
  public:
   explicit Capacity(int64_t depth) : depth_(depth), elements_(depth) {}
@@ -200,8 +209,9 @@ class Capacity {
 
   void RanFull() { ran_full_ = true; }
 
-  // A queue that runs full and then empty has a fast pump, and too few elements to bridge the moments in which one
-  // thread waits for a core or for the other. So small elements get twice the capacity, up to kGrownBytes.
+  // A queue that runs full and then empty has a fast pump. It then has too few elements to bridge the moments when one
+  // thread waits for a core or for the other thread. So queues of small elements double their capacity, up to
+  // kGrownBytes.
   void RanEmpty() {
     if (!ran_full_) return;
     ran_full_ = false;

@@ -30,7 +30,7 @@ absl::Status Outfeed::TryAppend(int64_t replica, int64_t replicas, int64_t layou
   }
   if (layout_ != layout) {
     return absl::FailedPreconditionError("The outfeed queue `" + name_ +
-                                         "` already holds elements of another structure, type or shape. Make a queue "
+                                         "` already holds elements of another structure, type or shape. Create a queue "
                                          "for each kind of element.");
   }
   if (static_cast<int64_t>(replicas_.size()) != replicas) {
@@ -38,13 +38,13 @@ absl::Status Outfeed::TryAppend(int64_t replica, int64_t replicas, int64_t layou
       return absl::FailedPreconditionError("The outfeed queue `" + name_ + "` holds elements of a program of " +
                                            std::to_string(replicas_.size()) + " replicas; a program of " +
                                            std::to_string(replicas) +
-                                           " cannot add to them. Dequeue them first, or make a queue for each.");
+                                           " cannot add to them. Dequeue them first, or create a queue for each.");
     }
     replicas_ = std::vector<Replica>(replicas);
   }
   Replica& to = replicas_[replica];
-  // The first element after an interrupt is mostly that of the step under way. A step that is ended in its midst may
-  // leave variables half updated: XLA uses their memory for other values once it has used them for the last time.
+  // After an interrupt, the first element usually belongs to the step in progress, which may finish. If the step were
+  // ended, it could leave variables half updated: XLA reuses their memory for other values after their last use.
   if (interrupted.load(std::memory_order_relaxed) &&
       std::exchange(to.interrupt, last_interrupt.load()) == last_interrupt) {
     return absl::CancelledError("The run was interrupted while it used the outfeed queue `" + name_ + "`.");
@@ -55,10 +55,10 @@ absl::Status Outfeed::TryAppend(int64_t replica, int64_t replicas, int64_t layou
   }
   Rows* const piece = PieceWithRoom(&to);
   if (piece == nullptr) return Full();
-  std::byte* at = piece->data.get() + static_cast<std::size_t>(piece->end) * row_bytes_;
+  std::byte* destination = piece->data.get() + static_cast<std::size_t>(piece->end) * row_bytes_;
   for (const Leaf& leaf : leaves) {
-    std::memcpy(at, leaf.data, leaf.bytes);
-    at += leaf.bytes;
+    std::memcpy(destination, leaf.data, leaf.bytes);
+    destination += leaf.bytes;
   }
   ++piece->end;
   ++to.count;
@@ -74,11 +74,11 @@ void Outfeed::Declare(int64_t layout) {
 Rows* Outfeed::PieceWithRoom(Replica* replica) {
   if (!replica->pieces.empty() && replica->pieces.back().end < replica->pieces.back().capacity)
     return &replica->pieces.back();
-  const int64_t most = std::max<int64_t>(1, static_cast<int64_t>(kMostBytes / std::max<std::size_t>(1, row_bytes_)));
-  // As much again as is unread: few pieces for long runs, little memory for short ones.
-  const int64_t wanted = mode_ == Mode::kLast ? 1 : std::max<int64_t>(1, replica->count);
+  const int64_t largest = std::max<int64_t>(1, static_cast<int64_t>(kMostBytes / std::max<std::size_t>(1, row_bytes_)));
+  // The capacity is the number of unread elements: few pieces for long runs, little memory for short ones.
+  const int64_t capacity = mode_ == Mode::kLast ? 1 : std::max<int64_t>(1, replica->count);
   Rows piece;
-  piece.capacity = std::min(most, wanted);
+  piece.capacity = std::min(largest, capacity);
   const std::size_t bytes = static_cast<std::size_t>(piece.capacity) * row_bytes_;
   if (!HasMemoryFor(bytes)) return nullptr;
   try {
@@ -90,13 +90,14 @@ Rows* Outfeed::PieceWithRoom(Replica* replica) {
   return &replica->pieces.back();
 }
 
-// The kernel overcommits memory and then kills the process: too late for a message.
+// Checks the available memory before an allocation. The kernel would overcommit memory and later kill the process,
+// without a message.
 bool Outfeed::HasMemoryFor(std::size_t bytes) {
   if (bytes <= until_check_) {
     until_check_ -= bytes;
     return true;
   }
-  // A short queue does not fill the memory.
+  // A short queue cannot fill the memory.
   if (UnreadBytes() >= kUncheckedBytes && AvailableMemory() < bytes + kSpareBytes) return false;
   until_check_ = kUncheckedBytes;
   return true;
@@ -111,9 +112,9 @@ std::size_t Outfeed::UnreadBytes() const {
 absl::Status Outfeed::Full() const {
   return absl::ResourceExhaustedError(
       "There is no memory for another element of the outfeed queue `" + name_ + "`, which holds " +
-      std::to_string(Ready()) + " elements that nobody has read, " + std::to_string(UnreadBytes() >> 20) +
-      " MiB. They stay: `dequeue` them, with `max_elements` a part at a time. Have another thread dequeue while "
-      "the program runs, run fewer iterations at once, enqueue less, or keep the last element alone "
+      std::to_string(Ready()) + " unread elements (" + std::to_string(UnreadBytes() >> 20) +
+      " MiB). They stay in the queue: `dequeue` them, a part at a time with `max_elements`. Let another thread dequeue "
+      "while the program runs, run fewer iterations at once, enqueue less, or keep only the last element "
       "(`IPUOutfeedMode.LAST`).");
 }
 
@@ -135,16 +136,16 @@ Outfeed::Taken Outfeed::TakeReady(int64_t layout, int64_t most) {
   taken.pieces.resize(replicas_.size());
   for (std::size_t replica = 0; replica < replicas_.size(); ++replica) {
     Replica& from = replicas_[replica];
-    for (int64_t left = taken.count; left > 0;) {
+    for (int64_t remaining = taken.count; remaining > 0;) {
       Rows& piece = from.pieces.front();
-      const int64_t rows = std::min(left, piece.end - piece.begin);
-      left -= rows;
+      const int64_t rows = std::min(remaining, piece.end - piece.begin);
+      remaining -= rows;
       if (rows == piece.end - piece.begin) {
         taken.pieces[replica].push_back(std::move(piece));
         from.pieces.pop_front();
         continue;
       }
-      // Both share the memory; later rows follow these.
+      // Both parts share the memory; the later rows stay in the queue.
       Rows head = piece;
       head.capacity = head.end = piece.begin + rows;
       piece.begin += rows;
@@ -160,13 +161,13 @@ void Outfeed::PutBack(Taken taken) {
   if (!open_) return;
   if (mode_ == Mode::kLast && Ready() > 0) return;
   if (taken.pieces.size() != replicas_.size()) {
-    if (Holds()) return;  // Elements of another program came meanwhile.
+    if (Holds()) return;  // Elements of another program have arrived in the meantime.
     replicas_ = std::vector<Replica>(taken.pieces.size());
   }
   for (std::size_t replica = 0; replica < taken.pieces.size(); ++replica) {
     Replica& to = replicas_[replica];
     for (auto piece = taken.pieces[replica].rbegin(); piece != taken.pieces[replica].rend(); ++piece) {
-      piece->capacity = piece->end;  // Room after its rows may belong to another piece.
+      piece->capacity = piece->end;  // The memory after its rows may belong to another piece.
       to.pieces.push_front(std::move(*piece));
     }
     to.count += taken.count;

@@ -1,4 +1,4 @@
-// The call sites of collectives, and a replica group for each device.
+// The call sites of collectives, and the replica group of each device.
 #pragma once
 
 #include <cstdint>

@@ -52,8 +52,8 @@ absl::Status Copies::Read(tf::Var* variable, int64_t replica, tf::Tensor* value)
       source = tsl::core::GetNewRef(found->second.copies[replica - 1].variable.get());
     }
   }
-  // Without the mutex: a program holds the variable to its end, and may wait for a host that takes the mutex to write
-  // another one.
+  // The mutex is released before: a program locks the variable until it ends, and may wait for a host that needs the
+  // mutex to write another variable.
   tf::tf_shared_lock reading(*source->mu());
   if (!source->is_initialized) return absl::FailedPreconditionError("The variable has no value yet.");
   *value = *source->tensor();
@@ -83,26 +83,26 @@ void Copies::NoteWrite(const tf::Var* variable) {
 }
 
 absl::Status Copies::Find(tf::ResourceMgr* resources, tf::Var* variable, int64_t replicas, Entry** found) {
-  auto at = entries_.find(variable);
-  if (at == entries_.end()) {
+  auto position = entries_.find(variable);
+  if (position == entries_.end()) {
     any_ = true;
     Entry entry{tf::core::WeakPtr<tf::Var>(variable, [this, variable] { Drop(variable); }),
                 resources,
                 resources->default_container(),
                 {},
                 true};
-    at = entries_.emplace(variable, std::move(entry)).first;
+    position = entries_.emplace(variable, std::move(entry)).first;
   }
-  Entry& entry = at->second;
+  Entry& entry = position->second;
   *found = &entry;
-  const std::size_t wanted = static_cast<std::size_t>(replicas) - 1;
-  if (entry.copies.size() == wanted) return absl::OkStatus();
+  const std::size_t copy_count = static_cast<std::size_t>(replicas) - 1;
+  if (entry.copies.size() == copy_count) return absl::OkStatus();
   entry.stale = true;
-  while (entry.copies.size() > wanted) {
+  while (entry.copies.size() > copy_count) {
     Free(resources, std::move(entry.copies.back()));
     entry.copies.pop_back();
   }
-  while (entry.copies.size() < wanted) {
+  while (entry.copies.size() < copy_count) {
     TF_RETURN_IF_ERROR(Add(variable, &entry));
   }
   return absl::OkStatus();
@@ -113,11 +113,11 @@ absl::Status Copies::Add(tf::Var* variable, Entry* entry) {
   while (!free.empty()) {
     Copy copy = std::move(free.back());
     free.pop_back();
-    // A new manager may have the address of a closed session's.
+    // A new resource manager may have the address of a closed session's manager.
     tf::Var* found = nullptr;
-    const bool known = entry->resources->Lookup(entry->container, copy.name, &found).ok();
+    const bool exists = entry->resources->Lookup(entry->container, copy.name, &found).ok();
     const tf::core::RefCountPtr<tf::Var> reference(found);
-    if (known && found == copy.variable.get()) {
+    if (exists && found == copy.variable.get()) {
       entry->copies.push_back(std::move(copy));
       return absl::OkStatus();
     }

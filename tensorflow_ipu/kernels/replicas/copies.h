@@ -1,4 +1,4 @@
-// The copies that replicas have of a program's variables.
+// The copies of a program's variables that replicas use.
 #pragma once
 
 #include <atomic>
@@ -20,36 +20,37 @@
 
 namespace tensorflow_ipu {
 
-// Replica 0 has the variable itself; the others have copies, made at the first replicated run that uses it. Copies keep
-// their values from run to run. A write by the host, or by a program of another number of replicas, reaches all copies
-// with the next run. A copy shares the variable's buffer until one of them is written.
+// Replica 0 uses the variable itself. The other replicas use copies, which are created by the first replicated run of a
+// program with the variable. Copies keep their values from run to run. If the host, or a program with another number of
+// replicas, writes the variable, all copies are updated at the next run. A copy shares the variable's buffer until one
+// of them is written.
 //
-// Copies are resources of the variable's device, where compiled programs look for variables. When a variable goes, its
-// copies are emptied and reused: a manager that is being cleared must not find other resources destroyed at the same
-// time.
+// Copies are resources of the variable's device, where compiled programs look up variables. When a variable is deleted,
+// its copies are emptied and reused, because a resource manager that is being cleared must not find that other
+// resources are destroyed at the same time.
 //
-// Thread-safe, but for two runs that use one variable at once.
+// Thread-safe, except for two runs that use the same variable at the same time.
 class Copies {
  public:
   static Copies& Global() { return core::NeverDestroyed<Copies>(); }
 
-  // The first is `handle` itself. With `value`, every replica, also the first one, has a copy that begins as
-  // `value(replica)`.
+  // Returns the handles that the replicas use. The first one is `handle` itself. With `value`, every replica, including
+  // the first one, has a copy with the initial value `value(replica)`.
   absl::Status Handles(tensorflow::ResourceMgr* resources, const tensorflow::ResourceHandle& handle,
                        tensorflow::Var* variable, int64_t replicas,
                        const std::function<tensorflow::Tensor(int64_t)>& value,
                        std::vector<tensorflow::ResourceHandle>* handles);
 
-  // A replica without a copy has the variable's value.
+  // Reads the value of a replica. A replica without a copy has the variable's value.
   absl::Status Read(tensorflow::Var* variable, int64_t replica, tensorflow::Tensor* value);
 
   absl::Status Write(tensorflow::ResourceMgr* resources, tensorflow::Var* variable, int64_t replica, int64_t replicas,
                      const tensorflow::Tensor& value);
 
-  // The variable may have been written other than by its replicas.
+  // Records that the variable may have been written by others than its replicas.
   void NoteWrite(const tensorflow::Var* variable);
 
-  // Most processes have no copies, and note no writes.
+  // Returns false if no copy was ever created. Then writes need not be recorded, as in most processes.
   static bool Any() { return any_.load(std::memory_order_relaxed); }
 
  private:
@@ -59,10 +60,10 @@ class Copies {
   };
 
   struct Entry {
-    tensorflow::core::WeakPtr<tensorflow::Var> variable;  // Drops the entry when the variable goes.
+    tensorflow::core::WeakPtr<tensorflow::Var> variable;  // Drops the entry when the variable is deleted.
     tensorflow::ResourceMgr* resources;
     std::string container;
-    std::vector<Copy> copies;  // Of replicas 1, 2, ...
+    std::vector<Copy> copies;  // Of the replicas 1, 2, ...
     bool stale = true;
   };
 
@@ -77,15 +78,15 @@ class Copies {
 
   absl::Mutex mutex_;
   std::unordered_map<const tensorflow::Var*, Entry> entries_ ABSL_GUARDED_BY(mutex_);
-  // Empty copies to reuse, by resource manager (perhaps of a closed session).
+  // Empty copies for reuse, by resource manager (which may belong to a closed session).
   std::unordered_map<tensorflow::ResourceMgr*, std::vector<Copy>> free_ ABSL_GUARDED_BY(mutex_);
   int64_t last_name_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 tensorflow::Tensor TensorOf(const core::ProgramState& state);
 
-// Restores the states of a compiled program that failed: XLA may have reused the memory of the values to assign. Skips
-// states that a later run holds, which restores them if it fails too.
+// Restores the state variables of a compiled program that failed, because XLA may have reused the memory of their new
+// values. Skips variables that a later run has locked; that run restores them if it fails too.
 void RestoreStates(tensorflow::OpKernelContext* context);
 
 }  // namespace tensorflow_ipu

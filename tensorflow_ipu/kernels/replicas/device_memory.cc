@@ -47,7 +47,7 @@ RunMemory::RunMemory(tf::OpKernelContext* context) : context_(context), around_(
 
 RunMemory::~RunMemory() {
   of_thread = around_;
-  if (!context_->status().ok()) return;  // The variables still have this memory.
+  if (!context_->status().ok()) return;  // The variables still use this memory.
   for (void* const data : deferred_) DeviceAllocator()->DeallocateRaw(data);
 }
 
@@ -68,12 +68,12 @@ bool RunMemory::IsOfVariable(const void* data) {
     of_variables_.emplace();
     for (int i = 0; i < context_->num_inputs(); ++i) {
       if (!context_->has_input(i) || context_->input_dtype(i) != tf::DT_RESOURCE) continue;
-      // By name, as the launch does: the handle of a replica's copy refers to the variable itself.
+      // By name, like the launch: the handle of a replica's copy refers to the variable itself.
       const tf::ResourceHandle& handle = tf::HandleFromInput(context_, i);
       tf::Var* found = nullptr;
       if (!context_->resource_manager()->Lookup(handle.container(), handle.name(), &found).ok()) continue;
       const tf::core::RefCountPtr<tf::Var> variable(found);
-      of_variables_->insert(variable->tensor()->data());  // The launch has the lock.
+      of_variables_->insert(variable->tensor()->data());  // The launch holds the lock.
     }
   }
   return of_variables_->contains(data);

@@ -1,4 +1,4 @@
-// The memory of an IPU device, and what happens to it when a program fails.
+// The memory of an IPU device, and its treatment when a program fails.
 #pragma once
 
 #include <optional>
@@ -11,20 +11,20 @@
 
 namespace tensorflow_ipu {
 
-// The allocator of IPU devices: TensorFlow's for the CPU, except during a run; see `RunMemory`.
+// Returns the allocator of IPU devices. It is TensorFlow's allocator for the CPU, except during a run; see `RunMemory`.
 tensorflow::Allocator* DeviceAllocator();
 
-// Keeps variables whole when a run fails.
+// Keeps the memory of variables valid when a run fails.
 //
 // TensorFlow lends XLA the memory of each variable that a program updates in place. If the program fails before it
-// begins, for want of memory say, XLA frees what it was lent, while the variable still has it. The launch of a program
-// holds its thread and the locks of its variables from its first to its last such free. So this object, which lives
-// during one launch on its thread, defers the frees of memory that a variable of the program had at that moment. In the
-// end it frees that memory if the program succeeded, which has then replaced it, and otherwise leaves it to the
-// variable.
+// begins, for example without memory, XLA frees that memory although the variable still uses it. All these frees happen
+// on the thread that launches the program, while it holds the locks of the program's variables. So this object, which
+// exists during one launch on its thread, defers the frees of memory that a variable of the program had before. If the
+// program succeeds, its variables have new memory, and the deferred frees are executed. Otherwise the memory stays with
+// the variables.
 class RunMemory {
  public:
-  // `context` is that of the compiled program's kernel.
+  // `context` is the context of the compiled program's kernel.
   explicit RunMemory(tensorflow::OpKernelContext* context);
   ~RunMemory();
   RunMemory(const RunMemory&) = delete;
@@ -35,15 +35,16 @@ class RunMemory {
 
   void NoteAllocated(void* data) { allocated_.push_back(data); }
 
-  // Returns whether a free is deferred.
+  // Returns true if the free is deferred.
   bool Defer(void* data);
 
   bool IsOfVariable(const void* data);
 
   tensorflow::OpKernelContext* const context_;
-  RunMemory* const around_;  // That of a run within which this one was launched.
+  RunMemory* const around_;  // The object of an enclosing run, within which this one was launched.
   absl::InlinedVector<void*, 16> allocated_;
-  std::optional<absl::flat_hash_set<const void*>> of_variables_;  // Looked up at the first other free.
+  // Looked up at the first free of memory that was not allocated during the run.
+  std::optional<absl::flat_hash_set<const void*>> of_variables_;
   std::vector<void*> deferred_;
 };
 

@@ -21,7 +21,7 @@ std::shared_ptr<core::RandomStreams> RandomStreamsOf(int64_t device) {
 }
 
 absl::Status RandomStreamsGone() {
-  return absl::NotFoundError("The random numbers of this program were deleted with the function that was traced.");
+  return absl::NotFoundError("The random streams of this program were deleted with the traced function.");
 }
 
 void ForgetSeeds() {

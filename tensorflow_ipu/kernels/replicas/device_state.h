@@ -1,4 +1,5 @@
-// What the process keeps for each device: random streams, and the faults of its replicas.
+// The objects that the process keeps for each device: random streams, and the floating-point exceptions of its
+// replicas.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +20,14 @@ inline core::Registry<core::RandomStreams>& RandomStreams() {
 
 std::shared_ptr<core::RandomStreams> RandomStreamsOf(int64_t device);
 
-// For a program whose streams were deleted.
+// Returns the error of a program whose streams were deleted.
 absl::Status RandomStreamsGone();
 
 void ForgetSeeds();
 
-// A device is identified by its random streams, which programs know. Thread-safe.
+// The functions below identify a device by its random streams, which programs can refer to. Thread-safe.
 
-// Keeps the first fault of a run; later ones follow from it.
+// Stores the message of the first floating-point exception of a run; later ones are consequences.
 void NoteFault(const core::RandomStreams* device, int64_t replica, std::string fault);
 
 std::optional<std::string> TakeFault(const core::RandomStreams* device, int64_t replica);

@@ -28,21 +28,22 @@ core::Registry<core::Turns>& AllTurns() { return core::NeverDestroyed<core::Regi
 
 absl::Status Occupied(int64_t device) {
   return absl::FailedPreconditionError(
-      absl::StrCat("An application has all IPUs of `/device:IPU:", device,
+      absl::StrCat("An application occupies all IPUs of `/device:IPU:", device,
                    "` until it is stopped. Stop it with `embedded_runtime_stop`, or use another device."));
 }
 
 absl::Status OwnTurn(int64_t device) {
   return absl::FailedPreconditionError(absl::StrCat(
       "A function of the host runs a program on `/device:IPU:", device,
-      "`, where a program runs that waits for the function, itself or through programs of other devices. That run "
-      "would wait for the end of the first one. Run it before or after, or on another device."));
+      "` while a program on that device waits for the function, directly or through programs of other devices. Neither "
+      "could end. Run the second program before or after the first one, or on another device."));
 }
 
-// Which devices have runs that wait for runs of other devices, as their functions of the host have these run.
+// The devices whose runs wait for runs of other devices, because functions of the host run programs there. It detects
+// cycles of such waits.
 class Waits {
  public:
-  // Returns false, and adds nothing, if `other` waits for `device` already.
+  // Returns false, and adds nothing, if `other` already waits for `device`.
   bool Add(int64_t device, int64_t other) ABSL_LOCKS_EXCLUDED(mutex_) {
     const absl::MutexLock lock(&mutex_);
     if (Leads(other, device)) return false;
@@ -57,13 +58,13 @@ class Waits {
     if (found != last) waits_.erase(found);
   }
 
-  // The run of `other` that `device` waits for has its turn.
+  // Records that a run of `other` has its turn, and that a run of `device` waits for it.
   void Begin(int64_t device, int64_t other) ABSL_LOCKS_EXCLUDED(mutex_) {
     const absl::MutexLock lock(&mutex_);
     served_[other] = device;
   }
 
-  // The run of `other` has ended.
+  // Records that the run of `other` has ended.
   void End(int64_t other) ABSL_LOCKS_EXCLUDED(mutex_) {
     int64_t device = 0;
     {
@@ -86,12 +87,13 @@ class Waits {
 
   absl::Mutex mutex_;
   std::multimap<int64_t, int64_t> waits_ ABSL_GUARDED_BY(mutex_);
-  std::map<int64_t, int64_t> served_ ABSL_GUARDED_BY(mutex_);  // Who waits for the run under way, by its device.
+  // The device that waits for the active run, by the device of that run.
+  std::map<int64_t, int64_t> served_ ABSL_GUARDED_BY(mutex_);
 };
 
 Waits& AllWaits() { return core::NeverDestroyed<Waits>(); }
 
-// A request that waits and that the op's cancellation ends.
+// A request for a turn, which the cancellation of its op ends.
 struct CancellableRequest {
   absl::Mutex mutex;
   bool cancelled ABSL_GUARDED_BY(mutex) = false;
@@ -108,7 +110,7 @@ void Cancel(core::Turns* turns, CancellableRequest* request) {
   turns->Cancel(number, absl::CancelledError("The run was cancelled while it waited for its turn on the device."));
 }
 
-// Notes the number of a request, which may have been cancelled before the number was known.
+// Stores the number of a request. The request may have been cancelled before its number was known.
 void SetNumber(core::Turns* turns, CancellableRequest* request, int64_t number) {
   bool cancelled = false;
   {
@@ -150,11 +152,11 @@ void RequestTurn(tf::OpKernelContext* context, int64_t device, std::function<voi
       !cancellation->RegisterCallback(token, [&turns, request] { Cancel(&turns, request.get()); })) {
     return begin(absl::CancelledError("The run was cancelled before it began."));
   }
-  // Once the turn has come, the op may end at any time, and its context with it.
+  // Once the turn has begun, the op may end at any time, and its context with it.
   SetNumber(&turns, request.get(),
             turns.Request(
                 [cancellation, token, begin = std::move(begin)](const absl::Status& status) {
-                  // Does not wait for a call in progress, which may be the one that ends here.
+                  // Does not wait for a callback in progress, since that may be the caller.
                   if (cancellation != nullptr) cancellation->TryDeregisterCallback(token);
                   begin(status);
                 },
@@ -162,13 +164,13 @@ void RequestTurn(tf::OpKernelContext* context, int64_t device, std::function<voi
 }
 
 absl::Status AwaitTurn(tf::OpKernelContext* context, int64_t device) {
-  absl::Notification came;
+  absl::Notification began;
   absl::Status status;
   RequestTurn(context, device, [&](const absl::Status& begun) {
     status = begun;
-    came.Notify();
+    began.Notify();
   });
-  came.WaitForNotification();
+  began.WaitForNotification();
   return status;
 }
 

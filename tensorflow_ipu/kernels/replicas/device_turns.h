@@ -1,4 +1,4 @@
-// The turns of runs on a device: as on the machine, one run comes after the other.
+// The turns of runs on a device: as on the machine, one run follows the other.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@ core::Turns& TurnsOf(int64_t device);
 // Fails all runs that wait for their turn on any device.
 void InterruptWaitingRuns();
 
-// Calls `begin` with OK when the run of the op of `context` has its turn: now, or later on the thread that ends the run
-// before. Calls it with an error if the op is cancelled while it waits, or if the turn can never come: a function of
-// the host asks for it, for which the run under way waits.
+// Calls `begin` with OK when the run of the op of `context` has its turn: now, or later on the thread that ends the
+// preceding run. Calls it with an error if the op is cancelled while it waits, or if the turn can never begin. That is
+// the case if a function of the host requests it, and the active run waits for that function.
 void RequestTurn(tensorflow::OpKernelContext* context, int64_t device, std::function<void(const absl::Status&)> begin);
 
 // Waits for the turn on this thread.
 absl::Status AwaitTurn(tensorflow::OpKernelContext* context, int64_t device);
 
-// Ends the turn of the run under way.
+// Ends the active turn.
 void EndTurn(int64_t device);
 
-// From now on this thread runs an application, which has its own IPUs: programs of one replica run beside those of
-// others, and programs of several replicas have a lasting turn.
+// Marks this thread as one that runs an application. An application occupies its IPUs: its programs of one replica run
+// concurrently with other programs, and its programs of several replicas have a lasting turn.
 void RunApplicationOnThisThread();
 bool RunsApplication();
 

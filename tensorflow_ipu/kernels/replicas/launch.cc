@@ -24,10 +24,11 @@ namespace tf = tensorflow;
 
 namespace {
 
-// A replica of a failed run may begin to wait at any time until its program ends.
+// The interval at which waits of a failed run are ended again, since a replica may begin to wait at any time until its
+// program ends.
 constexpr std::chrono::milliseconds kEndWaitsEvery{20};
 
-// After a failure, replicas may be at different elements of a feed.
+// Aligns the replicas of a feed, which may be at different elements after a failure.
 void Align(int64_t feed) {
   if (const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(feed)) outfeed->Align();
   if (const std::shared_ptr<InfeedQueue> queue = QueueOfInfeed(feed)) queue->Align();
@@ -88,7 +89,7 @@ void Launch::BeginRun() {
   replica_group_->Begin(count_, worker_, worker_count_, distributed_run_, sites);
 }
 
-// If TensorFlow adds a field, see whether replicas share it.
+// If TensorFlow adds a field, check whether replicas share it.
 static_assert(sizeof(tf::OpKernelContext::Params) == 424, "OpKernelContext::Params has other fields: see Prepare.");
 
 absl::Status Launch::Prepare() {
@@ -135,7 +136,7 @@ absl::Status Launch::PrepareResource(int input) {
   std::function<tf::Tensor(int64_t)> value;
   if (const std::optional<core::ProgramState> state = core::ProgramState::OfVariable(handle.name())) {
     const int64_t feed = state->number;
-    if (feed >= 0) feeds_.push_back(feed);  // Else it is the program's order.
+    if (feed >= 0) feeds_.push_back(feed);  // Otherwise it is the program's order.
     value = [this, feed](int64_t replica) { return StateOf(feed, replica); };
   }
   std::vector<tf::ResourceHandle> handles;
@@ -149,7 +150,7 @@ absl::Status Launch::PrepareResource(int input) {
   return absl::OkStatus();
 }
 
-// Feeds count the replicas of this process; everything else counts those of all workers.
+// Returns true if the replicas of all workers use the object. Feeds are used by the replicas of this process only.
 bool Launch::CountsAllWorkers(int64_t number) const {
   return worker_count_ > 1 && number >= 0 && Infeeds().Find(number) == nullptr && Outfeeds().Find(number) == nullptr;
 }
@@ -177,7 +178,7 @@ void Launch::Run(int64_t replica, const absl::Status& started) {
     replicas_[replica].context->SetStatus(started);
     return Ended(replica);
   }
-  // Replicas share out the cores: dividing each product among all of them would cost many hand-overs.
+  // The replicas share the cores. Dividing each product among all cores would cost many transfers between threads.
   const tf::ScopedPerThreadMaxParallelism share(static_cast<int>(std::max<int64_t>(1, core::Cores() / count_)));
   tf::OpKernelContext* const context = replicas_[replica].context.get();
   {
@@ -189,9 +190,9 @@ void Launch::Run(int64_t replica, const absl::Status& started) {
 
 void Launch::Ended(int64_t replica) {
   absl::Status status = replicas_[replica].context->status();
-  if (std::optional<std::string> fault = TakeFault(streams_.get(), worker_ * count_ + replica);
-      fault.has_value() && status.ok()) {
-    status = absl::InvalidArgumentError(*std::move(fault));
+  if (std::optional<std::string> exception = TakeFault(streams_.get(), worker_ * count_ + replica);
+      exception.has_value() && status.ok()) {
+    status = absl::InvalidArgumentError(*std::move(exception));
   }
   if (!status.ok()) Fail(status);
   if (count_ * worker_count_ > 1) replica_group_->Leave(worker_ * count_ + replica);
@@ -237,7 +238,7 @@ void Launch::EndWaits() {
 }
 
 void Launch::Finish() {
-  // Waits for a call in progress: a later one would end the device's next run.
+  // Waits for a callback in progress: a later one would end the device's next run.
   if (cancellable_) context_->cancellation_manager()->DeregisterCallback(cancellation_token_);
   absl::Status failure;
   {
@@ -257,7 +258,7 @@ void Launch::Finish() {
     for (const int64_t feed : feeds_) Align(feed);
     context_->SetStatus(failure);
   }
-  replicas_.clear();  // They refer to the op's context.
+  replicas_.clear();  // The replicas refer to the op's context.
   done_();
 }
 

@@ -17,11 +17,11 @@
 
 namespace tensorflow_ipu {
 
-// Runs the kernel of a compiled program once for each replica, with the inputs of the op of `context`, but with a
-// state and copies of variables for each replica. Replica 0's results are the op's.
+// Runs the kernel of a compiled program once for each replica. All replicas have the inputs of the op of `context`, but
+// separate states and copies of variables. The results of replica 0 are the op's results.
 //
-// Each replica has its own thread: a compiled program holds its thread until it ends, and replicas that wait for each
-// other have to run all at once. With several workers, replicas are numbered over all of them.
+// Each replica has a separate thread, because a compiled program occupies its thread until it ends, and replicas that
+// wait for each other must run at the same time. With several workers, replicas are numbered over all of them.
 //
 // The first failure, or a cancellation of the op, ends the run.
 class Launch : public std::enable_shared_from_this<Launch> {
@@ -34,8 +34,8 @@ class Launch : public std::enable_shared_from_this<Launch> {
   Launch(tensorflow::OpKernelContext* context, Program program, std::string name, int64_t ordinal, int64_t replicas,
          std::function<void()> done);
 
-  // Calls `done` when all replicas have ended, with the status in the context. One launch per device at a time. With
-  // `may_block`, a single replica runs on this thread.
+  // Runs all replicas and calls `done` when they have ended, with the status in the context. Only one launch per device
+  // may be active. With `may_block`, a single replica runs on this thread.
   void Start(bool may_block);
 
  private:
@@ -64,7 +64,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   const Program program_;
   const std::string name_;
   const int64_t ordinal_;
-  const int64_t count_;  // Of this process.
+  const int64_t count_;  // The number of replicas in this process.
   const std::function<void()> done_;
   const std::shared_ptr<core::ReplicaGroup> replica_group_;
   const std::shared_ptr<const core::Workers> workers_;  // Null without other workers.
@@ -76,13 +76,13 @@ class Launch : public std::enable_shared_from_this<Launch> {
   std::vector<tensorflow::AllocatorAttributes> input_attributes_;
   std::vector<tensorflow::AllocatorAttributes> output_attributes_;
   std::vector<Replica> replicas_;
-  std::vector<int64_t> feeds_;                             // The feeds and sites that the program uses.
+  std::vector<int64_t> feeds_;                             // The feeds and call sites that the program uses.
   std::shared_ptr<core::DistributedRun> distributed_run_;  // Null if no other worker takes part.
   bool cancellable_ = false;
   tensorflow::CancellationToken cancellation_token_{};
 
   absl::Mutex mutex_;
-  int64_t running_ ABSL_GUARDED_BY(mutex_);  // Replicas that have not ended.
+  int64_t running_ ABSL_GUARDED_BY(mutex_);  // The number of replicas that have not ended.
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -32,10 +32,10 @@ Current& TheWorkers() { return core::NeverDestroyed<Current>(); }
 
 core::Runs& AllRuns() { return core::NeverDestroyed<core::Runs>(); }
 
-// The process that has opened the workers. Its forked children end nothing.
+// The process that has opened the workers. Its forked children must not end MPI.
 pid_t opener = 0;
 
-// MPI calls it at the begin of `MPI_Finalize`, whoever calls that, as the attribute of a communicator is deleted then.
+// Called by MPI at the beginning of every `MPI_Finalize`, when it deletes the attribute of a communicator.
 int LeaveWorkers(core::MpiLibrary::Handle, int, void*, void*) {
   if (getpid() != opener) return 0;
   std::shared_ptr<core::MpiCommunicator> communicator;
@@ -57,7 +57,7 @@ absl::Status LeaveWorkersAtFinalize(const core::MpiLibrary& mpi) {
   return status.ok() ? mpi.StatusOf(mpi.Comm_set_attr(mpi.self, key, nullptr), "MPI_Comm_set_attr") : status;
 }
 
-// The C library calls it with the status of the process, which no handler of Python's knows.
+// Called by the C library with the exit status of the process, which Python's exit handlers do not get.
 void EndMpi(int status, void*) {
   if (getpid() != opener) return;
   core::MpiLibrary mpi;
@@ -70,7 +70,7 @@ void EndMpi(int status, void*) {
   int finalized = 0;
   mpi.Finalized(&finalized);
   if (finalized != 0) return;
-  // `MPI_Finalize` would wait for processes that have not joined, as they wait for this one.
+  // `MPI_Finalize` would wait for processes that have not joined, and those wait for this one.
   if (status == 0 && joins) status = 1;
   if (status != 0) {
     std::fflush(nullptr);
@@ -92,7 +92,7 @@ absl::Status OpenWorkers(const std::vector<core::MpiLibrary::Candidate>& librari
   }
   absl::Status status;
   if (join == nullptr) {
-    // Without the lock: MPI waits here for all processes.
+    // Without the lock, because MPI waits here for all processes.
     bool initialized_here = false;
     status = core::MpiLibrary::LoadFirst(libraries, &mpi);
     if (status.ok()) status = mpi.Initialize(&initialized_here);

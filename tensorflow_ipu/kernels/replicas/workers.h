@@ -14,32 +14,34 @@
 
 namespace tensorflow_ipu {
 
-// This process among those of an MPI communicator.
+// This process's rank in an MPI communicator.
 struct Rank {
   std::string library;
   int rank = 0;
   int size = 1;
 };
 
-// Begins to join the processes of a communicator of the first of these libraries that can be used, or of all that MPI
-// has started if it is 0; a second call only fills `rank`. Where this initializes MPI, it ends MPI at the exit of the
-// process: at once, with all workers, unless the status is 0. `MPI_Finalize` waits until all workers have come there.
+// Begins to join the processes of a communicator, or of all processes that MPI has started if it is 0. Uses the first
+// of these libraries that is available. A second call only sets `rank`.
+//
+// If this function initializes MPI, it also ends MPI at the exit of the process. If the exit status is not 0, MPI
+// aborts all workers at once. Otherwise `MPI_Finalize` waits until all workers have called it.
 absl::Status OpenWorkers(const std::vector<core::MpiLibrary::Candidate>& libraries, uintptr_t communicator,
                          const std::string& name, Rank* rank);
 
-// Waits for the others for so long. Then they have joined, or `missing` has those that have not; see
-// `MpiJoin::Missing`. `limit` is for later waits.
+// Waits up to `wait` for the other processes. Afterwards they have joined, or `missing` contains the missing ranks; see
+// `MpiJoin::Missing`. `limit` is the limit of later waits.
 absl::Status JoinWorkers(std::chrono::nanoseconds wait, std::chrono::nanoseconds limit, std::vector<int>* missing);
 
-// Null: this process is alone, as at first.
+// Returns null if this process is the only one, as it is before `JoinWorkers`.
 std::shared_ptr<const core::Workers> CurrentWorkers();
 
-// Begins the device's next run, which all workers number alike.
+// Begins the device's next run. All workers number the runs in the same way.
 std::shared_ptr<core::DistributedRun> NewDistributedRun(const core::Workers& workers, int64_t device,
                                                         core::Program program);
 
-// Begins the next exchange of a sequence, numbered alike on all workers. The empty name is the sequence of Python's
-// main thread.
+// Begins the next exchange of a sequence. All workers number the exchanges in the same way. The empty name is the
+// sequence of Python's main thread.
 std::shared_ptr<core::DistributedRun> NewHostExchange(const core::Workers& workers, const std::string& sequence,
                                                       const std::string& words);
 

@@ -14,13 +14,13 @@ namespace {
 
 thread_local bool running_callbacks = false;
 
-// A thread that resumes programs is free at their next wait. The thread on which a program begins is not, since
-// TensorFlow's kernel holds it until the program ends.
+// True on a thread that resumes programs, which is free at their next wait. The thread on which a program begins is
+// not, since TensorFlow's kernel occupies it until the program ends.
 thread_local bool resuming = false;
 
 using Moment = std::chrono::steady_clock::time_point;
 
-// Without a `run_time`, the clock is not read.
+// Calls a callback and records its time. Without a `run_time`, the clock is not read.
 Moment Call(const Callback& callback, const absl::Status& status, RunningMedian* run_time, Moment start) {
   callback(status);
   if (run_time == nullptr) return start;
@@ -32,8 +32,8 @@ Moment Call(const Callback& callback, const absl::Status& status, RunningMedian*
 void CallAll(std::vector<Callback> callbacks, RunningMedian* run_time) {
   running_callbacks = true;
   Moment now = std::chrono::steady_clock::now();
-  for (Callback& each : callbacks) {
-    const Callback callback = std::move(each);
+  for (Callback& waiting : callbacks) {
+    const Callback callback = std::move(waiting);
     if (callback != nullptr) now = Call(callback, absl::OkStatus(), run_time, now);
   }
   running_callbacks = false;
@@ -43,8 +43,8 @@ bool WorthAThread(const std::vector<Callback>& callbacks, const RunningMedian& r
   return run_time.nanoseconds() > kWorthAThread.count() / static_cast<int64_t>(callbacks.size() + 1);
 }
 
-// A shared list of programs to resume. Up to one thread per core takes from it, and each wakes the next one before it
-// starts. No program blocks, so none stays in the list for longer than the cores are busy.
+// A shared list of programs to resume. Up to one thread per core takes programs from it, and each thread wakes the next
+// one before it starts. No program blocks, so none stays in the list for longer than the cores are busy.
 class SharedCallbacks : public std::enable_shared_from_this<SharedCallbacks> {
  public:
   SharedCallbacks(std::vector<Callback> callbacks, absl::Status status, std::shared_ptr<RunningMedian> run_time,
@@ -65,10 +65,10 @@ class SharedCallbacks : public std::enable_shared_from_this<SharedCallbacks> {
   void Work(const absl::Status& status) {
     resuming = true;
     bool woke = false;
-    for (std::size_t at = next_.fetch_add(1); at < callbacks_.size(); at = next_.fetch_add(1)) {
-      if (!woke && at + 1 < callbacks_.size()) WakeOne();
+    for (std::size_t i = next_.fetch_add(1); i < callbacks_.size(); i = next_.fetch_add(1)) {
+      if (!woke && i + 1 < callbacks_.size()) WakeOne();
       woke = true;
-      const Callback callback = std::move(callbacks_[at]);
+      const Callback callback = std::move(callbacks_[i]);
       Call(callback, status, run_time_.get(), std::chrono::steady_clock::now());
     }
     resuming = false;
@@ -97,7 +97,7 @@ void RunCallbacksLater(std::vector<Callback> callbacks, const absl::Status& stat
   SharedCallbacks::Share(std::move(callbacks), status, /*run_time=*/nullptr);
 }
 
-// In a program of small steps this thread has run all programs before another one has woken up. A nested call goes to
+// In a program of small steps, this thread finishes all programs before another one would wake up. A nested call uses
 // another thread, so that the stack does not grow.
 void RunCallbacks(std::vector<Callback> callbacks, const std::shared_ptr<RunningMedian>& run_time) {
   if (!running_callbacks && !WorthAThread(callbacks, *run_time)) return CallAll(std::move(callbacks), run_time.get());

@@ -1,4 +1,4 @@
-// Resumes programs that waited for each other, on this thread or on several.
+// The resumption of programs that waited for each other, on one or more threads.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,10 @@
 namespace tensorflow_ipu::core {
 
 // A running median of times. Each time moves it by at most an eighth, so that single long times (of a thread that lost
-// its core) do not count. Thread-safe; concurrent notes may count once.
+// its core) have little effect. Thread-safe; of several concurrent notes, only one may count.
 class RunningMedian {
  public:
-  // The largest number before the first time.
+  // Returns the largest int64 before the first time.
   int64_t nanoseconds() const { return nanoseconds_.load(std::memory_order_relaxed); }
 
   void Note(int64_t nanoseconds) {
@@ -34,21 +34,21 @@ class RunningMedian {
   std::atomic<int64_t> nanoseconds_{kUnknown};
 };
 
-// Gets the status of a wait. It may run the rest of a program, up to its next wait.
+// Receives the status of a wait. A callback may run the rest of a program, up to its next wait.
 using Callback = std::function<void(absl::Status)>;
 
-// Calls the callbacks that are not null on other threads. Use this one where a lock is held.
+// Calls the callbacks that are not null on other threads. May be called while a lock is held.
 void RunCallbacksLater(std::vector<Callback> callbacks, const absl::Status& status);
 
-// The same for programs that waited at one call site, on this thread if that is quicker. `run_time` is how long they
-// run until their next wait.
+// Calls the callbacks of programs that waited at one call site, on this thread if that is faster. `run_time` is how
+// long they run until their next wait.
 void RunCallbacks(std::vector<Callback> callbacks, const std::shared_ptr<RunningMedian>& run_time);
 
-// The same as the last step of a task of the executor.
+// Like RunCallbacks, as the last step of a task of the executor.
 void RunCallbacksFromTask(std::vector<Callback> callbacks, const std::shared_ptr<RunningMedian>& run_time);
 
-// How long a thread that resumed programs spins for its next task: a wake may put it on a core that another thread
-// uses.
+// Returns how long a thread that resumed programs spins for its next task. Waking it instead may move it to a core that
+// another thread uses.
 std::chrono::nanoseconds TaskSpin(const RunningMedian& run_time);
 
 int64_t Cores();

@@ -22,22 +22,22 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "IPUEXE02";
 constexpr std::size_t kHeader = kMagic.size() + sizeof(uint64_t);
-// XLA serializes executables as protocol buffers, which are smaller. A sparse file may claim to be larger.
+// XLA serializes executables as protocol buffers, which are smaller. A sparse file may claim a larger size.
 constexpr int64_t kMostBytes = int64_t{2} << 30;
 
-// Names of files: 32 digits, then a suffix. While a file is written, `mkostemps` inserts six characters.
+// The names of files: 32 digits and a suffix. While a file is being written, `mkostemps` inserts six characters.
 constexpr std::size_t kDigits = 32;
 constexpr std::string_view kSuffix = ".ipu_executable";
 constexpr std::string_view kUnique = ".XXXXXX";
 constexpr std::string_view kUnfinished = ".ipu_unfinished";
-// The age at which an unfinished file counts as left by a process that was killed.
+// The age at which an unfinished file is assumed to be left by a process that was killed.
 constexpr std::time_t kAbandonedSeconds = 3600;
 
-// FNV-1a, eight bytes at a time, with a shift by which high bits change low ones too.
+// FNV-1a on eight bytes at a time. A shift makes high bits change low ones too.
 uint64_t Checksum(uint64_t sum, std::string_view bytes) {
-  for (std::size_t at = 0; at < bytes.size(); at += sizeof(uint64_t)) {
+  for (std::size_t offset = 0; offset < bytes.size(); offset += sizeof(uint64_t)) {
     uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + at, std::min(sizeof word, bytes.size() - at));
+    std::memcpy(&word, bytes.data() + offset, std::min(sizeof word, bytes.size() - offset));
     sum = (sum ^ word) * 1099511628211ULL;
     sum ^= sum >> 32;
   }
@@ -61,11 +61,11 @@ bool IsUnfinished(std::string_view file) {
 
 std::optional<std::string> ReadAll(int file, std::size_t size) {
   std::string text(size, '\0');
-  for (std::size_t at = 0; at < size;) {
-    const ssize_t count = read(file, text.data() + at, size - at);
+  for (std::size_t offset = 0; offset < size;) {
+    const ssize_t count = read(file, text.data() + offset, size - offset);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return std::nullopt;
-    at += static_cast<std::size_t>(count);
+    offset += static_cast<std::size_t>(count);
   }
   return text;
 }
@@ -108,11 +108,11 @@ bool FileCache::IsTrusted(const struct stat& about) const {
   return S_ISREG(about.st_mode) && (trusting_ || about.st_uid == geteuid() || about.st_uid == 0);
 }
 
-// By system calls alone: a stream throws where a file opens and cannot be read, and TensorFlow's frames end the process
-// at an exception.
+// Uses only system calls. A stream throws if a file can be opened but not read, and an exception in TensorFlow's frames
+// ends the process.
 std::optional<std::string> FileCache::Read(const std::string& name, std::string_view identity) const {
   const std::string path = PathOf(name + std::string(kSuffix));
-  // Neither follows a link nor waits at a FIFO.
+  // The flags prevent following a link and waiting at a FIFO.
   const int file = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   if (file < 0) return std::nullopt;
   std::optional<std::string> contents;
@@ -121,7 +121,8 @@ std::optional<std::string> FileCache::Read(const std::string& name, std::string_
       about.st_size <= kMostBytes) {
     std::optional<std::string> packed = ReadAll(file, static_cast<std::size_t>(about.st_size));
     if (packed) contents = Unpacked(identity, *std::move(packed));
-    if (contents) futimens(file, nullptr);  // Fails in a folder that cannot be written, where nothing is removed.
+    // Fails in a folder that cannot be written, from which no file is removed anyway.
+    if (contents) futimens(file, nullptr);
   }
   close(file);
   return contents;
@@ -132,16 +133,17 @@ bool FileCache::Write(const std::string& name, std::string_view identity, std::s
   fs::create_directories(folder_, error);
   struct stat folder = {};
   if (error || stat(folder_.c_str(), &folder) != 0) return false;
-  // Nobody can foresee the name, and a file or link that exists is not opened.
+  // The name cannot be predicted, and an existing file or link is not opened.
   std::string unfinished = PathOf(name + std::string(kUnique) + std::string(kUnfinished));
   const int file = mkostemps(unfinished.data(), static_cast<int>(kUnfinished.size()), O_CLOEXEC);
   if (file < 0) return false;
   bool whole = WriteAll(file, Packed(identity, contents));
-  // Those who may list the folder may read the file, unless its other files are none of theirs.
+  // Users who may list the folder may read the file. In a folder that others may write, they may not, because this
+  // process does not load their files either.
   if (trusting_ || (folder.st_mode & (S_IWGRP | S_IWOTH)) == 0) {
     fchmod(file, S_IRUSR | S_IWUSR | (folder.st_mode & (S_IRGRP | S_IROTH)));
   }
-  whole = close(file) == 0 && whole;  // A network's disk may say only now that it is full.
+  whole = close(file) == 0 && whole;  // A network file system may report only now that it is full.
   const std::string finished = name + std::string(kSuffix);
   if (whole && rename(unfinished.c_str(), PathOf(finished).c_str()) == 0) {
     Trim(finished);
@@ -175,7 +177,7 @@ void FileCache::Trim(const std::string& newest) const {
     if (name == newest) continue;
     files.push_back({{about.st_mtim.tv_sec, about.st_mtim.tv_nsec}, about.st_size, path});
   }
-  std::sort(files.begin(), files.end(), [](const File& one, const File& other) { return one.used < other.used; });
+  std::sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.used < b.used; });
   for (const File& file : files) {
     if (bytes <= max_bytes_) return;
     unlink(file.path.c_str());

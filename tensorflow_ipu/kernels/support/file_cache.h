@@ -1,4 +1,4 @@
-// A folder of files that processes share.
+// A cache of files in a folder that several processes share.
 #pragma once
 
 #include <sys/stat.h>
@@ -10,24 +10,24 @@
 
 namespace tensorflow_ipu::core {
 
-// Adds a checksum of the contents and of `identity`, which is all that they depend on.
+// Returns the contents with a checksum of them and of `identity`, which describes all that they depend on.
 std::string Packed(std::string_view identity, std::string_view contents);
 
 // Returns the contents, or nothing if they are damaged or were packed for another identity.
 std::optional<std::string> Unpacked(std::string_view identity, std::string packed);
 
-// A file appears whole or not at all. What is damaged, was stored for another identity, is no regular file or cannot be
-// read counts as missing. So does a file that another user than root owns or may write to, unless `trusting` is set.
-// Once the files exceed `max_bytes`, the least recently used ones are removed, and no file under a name that is not the
-// cache's. Safe for threads and processes.
+// A cache whose files appear complete or not at all. A file counts as missing if it is damaged, was stored for another
+// identity, is not a regular file or cannot be read. The same holds for a file that a user other than root owns or may
+// write, unless `trusting` is set. When the files exceed `max_bytes`, the least recently used ones are removed. Only
+// files with names of the cache are removed. Safe for threads and processes.
 class FileCache {
  public:
   FileCache(std::string folder, int64_t max_bytes, bool trusting = false);
 
-  // Returns what was stored under a name, and marks it as used. The name has 32 hexadecimal digits.
+  // Returns the contents that were stored under a name, and marks them as used. A name has 32 hexadecimal digits.
   std::optional<std::string> Read(const std::string& name, std::string_view identity) const;
 
-  // Returns false if the file cannot be written, which is no error for a cache.
+  // Returns false if the file cannot be written. That is no error for a cache.
   bool Write(const std::string& name, std::string_view identity, std::string_view contents) const;
 
  private:

@@ -1,4 +1,4 @@
-// Counters and samples of the whole process. Queues have their own: see Passed.
+// Counters and samples of the whole process. The counts of single queues are in `Passed`.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,13 @@
 
 namespace tensorflow_ipu::core {
 
-// Named counters, which only grow. Thread-safe; a counter needs no lock once it was found.
+// Named counters, which only grow. Thread-safe; after its look-up, a counter needs no lock.
 class Counters {
  public:
   static Counters& Global() { return NeverDestroyed<Counters>(); }
   std::atomic<int64_t>* Of(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_) {
     const absl::MutexLock lock(&mutex_);
-    return &counters_[name];  // Nodes of a map stay where they are.
+    return &counters_[name];  // The nodes of a map keep their addresses.
   }
 
   std::map<std::string, int64_t> Read() const ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -40,7 +40,7 @@ class Counters {
   std::map<std::string, std::atomic<int64_t>> counters_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A counter of the process, listed from its construction on.
+// A counter of the process. It is listed from its construction on.
 class Counter {
  public:
   explicit Counter(const std::string& name) : count_(Counters::Global().Of(name)) {}
@@ -51,23 +51,24 @@ class Counter {
   std::atomic<int64_t>* const count_;
 };
 
-// Thread-safe. Threads share its locks, so it is for code that has waited anyway.
+// The durations of events; the latest are kept. Thread-safe. Threads share its locks, so it is meant for code that has
+// waited anyway.
 class Samples {
  public:
   using Clock = std::chrono::steady_clock;
 
   // In nanoseconds.
   struct Sample {
-    int64_t end;  // Of the monotonic clock.
+    int64_t end;  // A time of the monotonic clock.
     int64_t duration;
   };
   struct Summary {
     int64_t count = 0;
     int64_t total = 0;
-    std::vector<Sample> latest;  // The latest last.
+    std::vector<Sample> latest;  // In the order of their ends.
   };
 
-  static constexpr std::size_t kKept = 16384;
+  static constexpr std::size_t kCapacity = 16384;
 
   void Add(Clock::time_point end, std::chrono::nanoseconds duration) {
     Part& own = parts_[OfThread()];
@@ -81,7 +82,7 @@ class Samples {
     for (const Clock::time_point begin : begins) Note(own, {end.time_since_epoch().count(), (end - begin).count()});
   }
 
-  Summary Read(int64_t most = kKept) const {
+  Summary Read(int64_t most = kCapacity) const {
     Summary all;
     for (const Part& part : parts_) {
       const absl::MutexLock lock(&part.mutex);
@@ -90,14 +91,14 @@ class Samples {
       if (most > 0) all.latest.insert(all.latest.end(), part.noted.latest.begin(), part.noted.latest.end());
     }
     std::sort(all.latest.begin(), all.latest.end(), [](const Sample& a, const Sample& b) { return a.end < b.end; });
-    const auto left = static_cast<std::ptrdiff_t>(std::clamp<int64_t>(most, 0, kKept));
+    const auto limit = static_cast<std::ptrdiff_t>(std::clamp<int64_t>(most, 0, kCapacity));
     const auto size = static_cast<std::ptrdiff_t>(all.latest.size());
-    if (size > left) all.latest.erase(all.latest.begin(), all.latest.end() - left);
+    if (size > limit) all.latest.erase(all.latest.begin(), all.latest.end() - limit);
     return all;
   }
 
  private:
-  // Threads are spread over parts, so that they do not contend for one lock.
+  // Threads are spread over several parts, so that they do not contend for one lock.
   struct alignas(64) Part {
     mutable absl::Mutex mutex;
     Summary noted ABSL_GUARDED_BY(mutex);  // `latest` is a ring once it is full.
@@ -105,10 +106,10 @@ class Samples {
   static constexpr std::size_t kParts = 16;
 
   static void Note(Part& part, const Sample& sample) ABSL_EXCLUSIVE_LOCKS_REQUIRED(part.mutex) {
-    if (part.noted.latest.size() < kKept) {
+    if (part.noted.latest.size() < kCapacity) {
       part.noted.latest.push_back(sample);
     } else {
-      part.noted.latest[static_cast<std::size_t>(part.noted.count) % kKept] = sample;
+      part.noted.latest[static_cast<std::size_t>(part.noted.count) % kCapacity] = sample;
     }
     ++part.noted.count;
     part.noted.total += sample.duration;
@@ -126,16 +127,16 @@ class Samples {
 struct Metrics {
   Samples infeed_waits;
   Samples collective_waits;
-  Samples graph_runs;  // Runs that Python does not see: those of sessions, and of programs in functions of the host.
+  Samples graph_runs;  // Runs that Python does not see: runs of sessions, and of programs in functions of the host.
 
   static Metrics& Global() { return NeverDestroyed<Metrics>(); }
 };
 
-// What has passed through a queue.
+// The totals of a queue.
 struct Passed {
-  int64_t elements = 0;  // Taken from an infeed by programs, or enqueued in an outfeed by all replicas.
+  int64_t elements = 0;  // Dequeued from an infeed by programs, or enqueued in an outfeed by all replicas.
   int64_t bytes = 0;
-  int64_t waits = 0;  // How often a replica had to wait for an element.
+  int64_t waits = 0;  // The number of times that a replica had to wait for an element.
   int64_t wait_ns = 0;
 
   Passed& operator+=(const Passed& other) {
@@ -147,7 +148,7 @@ struct Passed {
   }
 };
 
-// Log messages of native threads, which may not call Python. Python takes them when it logs. Thread-safe.
+// Log messages of native threads, which must not call Python. Python takes them when it writes its log. Thread-safe.
 class Journal {
  public:
   struct Line {
@@ -155,14 +156,14 @@ class Journal {
     std::string text;
   };
 
-  static constexpr std::size_t kKept = 256;
+  static constexpr std::size_t kCapacity = 256;
 
   static Journal& Global() { return NeverDestroyed<Journal>(); }
 
-  // Drops the oldest line when full.
+  // Adds a line. Drops the oldest line when full.
   void Note(std::string text) ABSL_LOCKS_EXCLUDED(mutex_) {
     const absl::MutexLock lock(&mutex_);
-    if (lines_.size() == kKept) lines_.pop_front();
+    if (lines_.size() == kCapacity) lines_.pop_front();
     lines_.push_back({std::chrono::steady_clock::now().time_since_epoch().count(), std::move(text)});
   }
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kUnknown = std::numeric_limits<std::size_t>::max();
 
-// The number after the word `name`.
+// Returns the number after the word `name`.
 std::optional<std::size_t> NumberAfter(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string word; file >> word;) {
@@ -30,7 +30,7 @@ std::optional<std::size_t> NumberAfter(const std::string& path, const std::strin
   return std::nullopt;
 }
 
-// The first number of a file. A group without a limit has none.
+// Returns the first number of a file. The file of a group without a limit has none.
 std::optional<std::size_t> NumberIn(const std::string& path) {
   std::ifstream file(path);
   std::size_t number;
@@ -38,12 +38,12 @@ std::optional<std::size_t> NumberIn(const std::string& path) {
   return std::nullopt;
 }
 
-// The names of a version of the kernel's control groups.
+// The file names of one version of the kernel's control groups.
 struct GroupFiles {
   const char* limit;
   const char* usage;
-  const char* swap_limit;     // Of swap alone, or of memory and swap together.
-  bool swap_includes_memory;  // Which of them it is.
+  const char* swap_limit;     // The limit of swap, or of memory and swap together.
+  bool swap_includes_memory;  // True if it is the limit of memory and swap together.
   const char* inactive_file;  // In `memory.stat`: of the group and all groups below it.
   const char* active_file;
 };
@@ -52,7 +52,7 @@ constexpr GroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes",
 constexpr GroupFiles kVersion2{"memory.max", "memory.current", "memory.swap.max",
                                false,        "inactive_file",  "active_file"};
 
-// What a group lets its processes use in addition to what they use now.
+// Returns the memory that the processes of a group can use in addition to what they use now.
 std::size_t AvailableInGroup(const std::string& folder, const GroupFiles& files, std::size_t free_swap) {
   const auto limit = NumberIn(folder + files.limit);
   const auto used = NumberIn(folder + files.usage);
@@ -66,26 +66,26 @@ std::size_t AvailableInGroup(const std::string& folder, const GroupFiles& files,
   return std::min(free_swap, swap) + *limit - std::min(*limit, *used - std::min(*used, reclaimable));
 }
 
-// A mounted hierarchy of control groups: `folder` shows the group `root` and those below it.
+// A mounted hierarchy of control groups: `folder` shows the group `root` and the groups below it.
 struct Hierarchy {
   const GroupFiles* files;
   std::string root;
   std::string folder;
 };
 
-// Reads `/proc/self/mountinfo`, whose lines are
+// Reads `/proc/self/mountinfo`, whose lines look like this:
 //
 //   35 31 0:32 /root /sys/fs/cgroup/memory rw,relatime [optional fields] - cgroup cgroup rw,memory
 std::vector<Hierarchy> Hierarchies(const std::string& system_root) {
   std::vector<Hierarchy> hierarchies;
   std::ifstream file(system_root + "/proc/self/mountinfo");
   for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
+    std::istringstream fields(line);
     std::string skipped, root, folder, type, source, options;
-    words >> skipped >> skipped >> skipped >> root >> folder;
-    while (words >> skipped && skipped != "-") {
+    fields >> skipped >> skipped >> skipped >> root >> folder;
+    while (fields >> skipped && skipped != "-") {
     }
-    if (!(words >> type >> source >> options)) continue;
+    if (!(fields >> type >> source >> options)) continue;
     const bool counts_memory = ("," + options + ",").find(",memory,") != std::string::npos;
     if (type == "cgroup2") hierarchies.push_back({&kVersion2, root, system_root + folder});
     if (type == "cgroup" && counts_memory) hierarchies.push_back({&kVersion1, root, system_root + folder});
@@ -93,8 +93,8 @@ std::vector<Hierarchy> Hierarchies(const std::string& system_root) {
   return hierarchies;
 }
 
-// Returns the group of this process that counts its memory, from the lines of `/proc/self/cgroup`: `4:memory:/group` in
-// version 1, `0::/group` in version 2.
+// Returns the group of this process that counts its memory. The lines of `/proc/self/cgroup` are `4:memory:/group` in
+// version 1 and `0::/group` in version 2.
 std::string GroupOfProcess(const std::string& system_root, const GroupFiles* files) {
   std::ifstream file(system_root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -107,22 +107,22 @@ std::string GroupOfProcess(const std::string& system_root, const GroupFiles* fil
   return "/";
 }
 
-// A process is limited by its group and by each group around that one.
+// Returns the memory that the container leaves. A process is limited by its group and by each group above it.
 std::size_t OfContainer(const std::string& system_root, std::size_t free_swap) {
-  std::size_t least = kUnknown;
+  std::size_t lowest = kUnknown;
   for (const Hierarchy& hierarchy : Hierarchies(system_root)) {
     std::string group = GroupOfProcess(system_root, hierarchy.files);
-    // In a container, the mount may show the group of the container as its root, and /proc its path on the host.
+    // In a container, the mount may show the container's group as its root, while /proc shows its path on the host.
     if (hierarchy.root != "/" && group.compare(0, hierarchy.root.size(), hierarchy.root) == 0) {
       group.erase(0, hierarchy.root.size());
     }
     for (std::size_t end = group.size();; end = group.rfind('/', end - 1)) {
       const std::string folder = hierarchy.folder + group.substr(0, end) + "/";
-      least = std::min(least, AvailableInGroup(folder, *hierarchy.files, free_swap));
+      lowest = std::min(lowest, AvailableInGroup(folder, *hierarchy.files, free_swap));
       if (end == 0 || end == std::string::npos) break;
     }
   }
-  return least;
+  return lowest;
 }
 
 }  // namespace
@@ -143,12 +143,12 @@ void ReturnFreedMemory() {
 
 namespace {
 
-// R, S, D and so on; 0 if the thread has ended.
+// Returns the state of a thread: R, S, D and so on; 0 if it has ended.
 char StateOf(const std::string& thread) {
   std::ifstream file("/proc/self/task/" + thread + "/stat");
   std::string text;
   std::getline(file, text);
-  const std::size_t name_end = text.rfind(')');  // "12 (its name, of any letters) S 1 ..."
+  const std::size_t name_end = text.rfind(')');  // "12 (a name of any characters) S 1 ..."
   return name_end == std::string::npos || name_end + 2 >= text.size() ? '\0' : text[name_end + 2];
 }
 

@@ -1,4 +1,4 @@
-// What the system tells of this process.
+// Properties of this process that the system reports.
 #pragma once
 
 #include <cstddef>
@@ -6,15 +6,16 @@
 
 namespace tensorflow_ipu::core {
 
-// Returns how many bytes the process can use in addition before the out-of-memory killer acts: on the machine, or in
-// its control group and the groups around it, of either version. Tests give the folder that stands for `/`.
+// Returns how many more bytes the process can use before the out-of-memory killer acts. The limit is the machine's
+// memory, or the limit of its control group (version 1 or 2) or of a group above it. Tests pass a folder to be used as
+// `/`.
 std::size_t AvailableMemory(const std::string& system_root = "");
 
 // Returns memory that was freed to the system, as far as the C library has kept it. Takes milliseconds.
 void ReturnFreedMemory();
 
-// Whether another thread runs, is runnable or waits for a disk. It tells a starved process from a deadlocked one. False
-// where /proc is missing. Thread-safe; takes about a millisecond for 100 threads.
+// Returns true if another thread runs, is runnable or waits for a disk. So it distinguishes a starved process from a
+// deadlocked one. Returns false if /proc is missing. Thread-safe; takes about a millisecond for 100 threads.
 bool OthersCompute();
 
 }  // namespace tensorflow_ipu::core

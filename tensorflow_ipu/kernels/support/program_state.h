@@ -1,4 +1,4 @@
-// The state of a program's use of a feed, a call site or random streams.
+// The state variable of a program's use of a feed, a call site or random streams.
 #pragma once
 
 #include <cinttypes>
@@ -13,18 +13,18 @@ namespace tensorflow_ipu::core {
 
 // The int64 vector in an `IpuFeedState` variable, which the program reads and assigns at each use.
 struct ProgramState {
-  int64_t number;  // Of a Registry; below 0 it is the order of a program (see OrderedState).
+  int64_t number;  // The number in a Registry. Below 0, the state is the order of a program (see OrderedState).
   int64_t replica;
   int64_t replicas;
-  int64_t count;  // Uses so far: makes each use depend on the one before.
+  int64_t count;  // The number of uses so far. It makes each use depend on the preceding one.
 
-  // The name of the variable that holds this state before its first use, from which it can be restored.
+  // Returns the name of the variable with this state before its first use. The state can be restored from the name.
   std::string VariableName() const {
     return "ipu_state_" + std::to_string(number) + "_replica_" + std::to_string(replica) + "_of_" +
            std::to_string(replicas);
   }
 
-  // Nothing for a variable that is no state.
+  // Returns nothing for a variable that is not a state variable.
   static std::optional<ProgramState> OfVariable(const std::string& name) {
     ProgramState state{};
     constexpr char kFormat[] = "ipu_state_%" SCNd64 "_replica_%" SCNd64 "_of_%" SCNd64;
@@ -35,7 +35,7 @@ struct ProgramState {
 
 constexpr int64_t kProgramStateSize = sizeof(ProgramState) / sizeof(int64_t);
 
-// Reads single numbers: a load of two would wait for the store of the count by the use before.
+// Reads the values one by one: a load of two would wait for the store of the count by the preceding use.
 [[gnu::always_inline]] inline ProgramState StateAt(const void* data) {
   const auto* const numbers = static_cast<const int64_t*>(data);
   return {numbers[0], numbers[1], numbers[2], numbers[3]};
@@ -50,11 +50,11 @@ inline void Advance(const void* at, void* next) {
   to[kCountAt] = from[kCountAt] + 1;
 }
 
-// The state that a use begins with, perhaps after the order of the program.
+// The states of a use. The program's order may precede the used state.
 struct OrderedState {
   const void* advanced;  // The first of the states, which the use advances.
   ProgramState used;
-  std::size_t states;  // 1 or 2: where the values begin.
+  std::size_t states;  // 1 or 2: the index of the first value.
 };
 
 template <typename StateOf>

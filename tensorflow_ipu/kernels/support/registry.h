@@ -1,4 +1,4 @@
-// Objects by number, so that programs can refer to them.
+// Registries of objects by number, so that programs can refer to them.
 #pragma once
 
 #include <atomic>
@@ -13,13 +13,13 @@
 
 namespace tensorflow_ipu::core {
 
-// Numbers are unique in a process, so a stale number finds nothing.
+// Numbers are unique in a process, so a stale number finds no object.
 inline std::atomic<int64_t> last_number{0};
 
-// Counts removals of objects; invalidates each LookupCache.
+// Counts removals of objects, which invalidate each LookupCache.
 inline std::atomic<int64_t> removals{0};
 
-// Thread-safe.
+// Objects by number. Thread-safe.
 template <typename T>
 class Registry {
  public:
@@ -46,7 +46,7 @@ class Registry {
     return object;
   }
 
-  // The object of a number that is given elsewhere, such as a device's; made at its first use.
+  // Returns the object of a number that is assigned by other code, such as a device's. It is created at its first use.
   template <typename Make>
   std::shared_ptr<T> Of(int64_t number, Make make) {
     const absl::MutexLock lock(&mutex_);
@@ -71,7 +71,8 @@ class Registry {
   std::map<int64_t, std::shared_ptr<T>> objects_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Caches the last look-up of a thread until an object is removed: programs ask for the same object thousands of times.
+// Caches the last look-up of a thread until an object is removed, since programs look up the same object thousands of
+// times.
 template <typename T>
 class LookupCache {
  public:
@@ -94,16 +95,16 @@ class LookupCache {
   std::shared_ptr<T> object_;
 };
 
-// The calling thread's object of a type. A thread-local variable with a destructor checks its guard at each use; a
-// plain pointer is one look-up.
+// Returns the calling thread's object of a type. A thread-local variable with a destructor would check its guard at
+// each use; a plain pointer needs one look-up.
 template <typename T>
 T& OfThread() {
-  static thread_local T* known = nullptr;
-  if (known == nullptr) {
+  static thread_local T* cached = nullptr;
+  if (cached == nullptr) {
     static thread_local T object;
-    known = &object;
+    cached = &object;
   }
-  return *known;
+  return *cached;
 }
 
 }  // namespace tensorflow_ipu::core

@@ -32,7 +32,7 @@ absl::Status NoThread(const char* name, const std::system_error& error) {
 absl::Status StartThread(const char* name, std::function<void()> work) {
   try {
     std::thread([name, work = std::move(work)]() mutable {
-      pthread_setname_np(pthread_self(), name);  // Else it has the name of the thread that started it.
+      pthread_setname_np(pthread_self(), name);  // Otherwise it has the name of the thread that started it.
       work();
       work = nullptr;
     }).detach();
@@ -93,9 +93,9 @@ void Deadlines::Remove(const Ticket& ticket) {
 void Deadlines::Work() {
   mutex_.Lock();
   while (true) {
-    const auto left = calls_.empty() ? Clock::duration::max() : calls_.begin()->first.first - Clock::now();
-    if (left.count() > 0) {
-      changed_.WaitWithTimeout(&mutex_, absl::FromChrono(left));
+    const auto remaining = calls_.empty() ? Clock::duration::max() : calls_.begin()->first.first - Clock::now();
+    if (remaining.count() > 0) {
+      changed_.WaitWithTimeout(&mutex_, absl::FromChrono(remaining));
       continue;
     }
     auto due = calls_.extract(calls_.begin());
@@ -110,7 +110,8 @@ namespace {
 thread_local std::deque<Executor::Task> after_this;
 thread_local std::chrono::nanoseconds spin_limit{0};
 
-// As on TensorFlow's threads, where programs begin: results must not depend on the thread.
+// Flushes subnormal values to zero like TensorFlow's threads, on which programs begin: results must not depend on the
+// thread.
 void FlushSubnormalFloats() {
 #if defined(__x86_64__)
   __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);
@@ -134,14 +135,14 @@ void Executor::Run(Task task) {
     idle_thread = waiting_ >= tasks_.size();
   }
   if (idle_thread) {
-    tasks_ready_.Signal();  // Without the lock, which the woken thread takes first.
+    tasks_ready_.Signal();  // Without the lock, which the woken thread acquires first.
     return;
   }
   absl::Status started = StartThread("ipu-program", [this] { Work(); });
   if (!started.ok()) Refuse(std::move(started));
 }
 
-// Off this thread, which may hold locks that a failing program needs.
+// Fails a task on another thread, because this one may hold locks that a failing program needs.
 void Executor::Refuse(absl::Status why) {
   Task task;
   {

@@ -17,14 +17,16 @@
 
 namespace tensorflow_ipu::core {
 
-// Runs `work` on a detached thread of this name (15 letters at most). kResourceExhausted: the system has no thread.
+// Runs `work` on a detached thread of this name, which has at most 15 characters. Returns kResourceExhausted if the
+// system cannot start a thread.
 absl::Status StartThread(const char* name, std::function<void()> work);
 
-// Whether the process can start `count` more threads now, for code that would abort without them.
+// Returns an error if the process cannot start `count` more threads now. Used before code that would abort without
+// them.
 absl::Status TryThreads(const char* name, int count);
 
-// Due calls run on the one thread of the timers and must be short. Thread-safe. Never destroyed, since its thread may
-// outlive static destructors.
+// Calls functions at given times. They run on a single thread and must return quickly. Thread-safe. Never destroyed,
+// since the thread may outlive static destructors.
 class Deadlines {
  public:
   using Clock = std::chrono::steady_clock;
@@ -50,22 +52,24 @@ class Deadlines {
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// A task may run for long (it can be the rest of a training loop), so no task waits for another one: the pool
-// starts a thread for it. If the system has no thread, the task is called with that status on the thread of the
-// deadlines. Thread-safe. Never destroyed, since detached threads may outlive static destructors.
+// A pool of threads for tasks. A task may run for long (it can be the rest of a training loop), so no task waits for
+// another one: if no thread is idle, the pool starts one. If the system cannot start a thread, the task is called with
+// that error on the thread of the deadlines. Thread-safe. Never destroyed, since detached threads may outlive static
+// destructors.
 class Executor {
  public:
-  // If `started` is an error, the task has no thread of its own and must be short.
+  // If `started` is an error, the task does not have a separate thread and must return quickly.
   using Task = std::function<void(const absl::Status& started)>;
 
   static Executor& Global() { return NeverDestroyed<Executor>(); }
 
   void Run(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Has this thread of the executor run another task right after its own.
+  // Makes this thread of the executor run another task right after its current one.
   static void RunAfterThis(Task task);
 
-  // Has this thread spin so long after its task to take the next one without a wake. One core at least stays free.
+  // Makes this thread spin up to `limit` after its task, so that it takes the next one without being woken. At least
+  // one core stays free.
   static void SpinAfterTask(std::chrono::nanoseconds limit);
 
   void AwaitSpinningThread(std::chrono::nanoseconds limit) const;
@@ -83,12 +87,12 @@ class Executor {
   absl::Mutex mutex_;
   absl::CondVar tasks_ready_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
-  std::size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;     // Threads that wait for a task.
-  std::size_t unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // Tasks that run or are queued.
+  std::size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;     // The number of threads that wait for a task.
+  std::size_t unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // The number of tasks that run or are queued.
 
   // Written with mutex_ held; read without it while spinning.
   std::atomic<std::size_t> ready_{0};     // The size of tasks_.
-  std::atomic<std::size_t> spinning_{0};  // Of the waiting threads, those that are awake.
+  std::atomic<std::size_t> spinning_{0};  // The number of waiting threads that are awake.
 };
 
 }  // namespace tensorflow_ipu::core

@@ -1,6 +1,6 @@
-// The numbers of the core that were chosen by measurement. "Without" is how many times as long it took without one, on
-// two cores that share a third-level cache: a feed of one layer in 2.2 us a step, elements of 4 bytes in 1.5 us, four
-// replicas of an MLP in 290 us a step.
+// Constants of the core that were chosen by measurement. "Without: 1.6" means that the benchmark took 1.6 times as long
+// without the constant's mechanism. The machine had two cores with a shared third-level cache. The benchmarks were a
+// feed of one layer (2.2 us a step), elements of 4 bytes (1.5 us), and four replicas of an MLP (290 us a step).
 #pragma once
 
 #include <chrono>
@@ -9,86 +9,87 @@
 
 namespace tensorflow_ipu::core {
 
-// Feeds. `benchmarks/infeed-throughput` and `benchmarks/loop-overhead` measure them.
+// Feeds. `benchmarks/infeed-throughput` and `benchmarks/loop-overhead` measure these constants.
 
-// How long a program of one replica spins for an element: about twice as long as a sleep and a wake take. A longer wait
-// halves the next limit, down to the least. Without: 1.6 for elements of 4 bytes to 64 KiB.
+// How long a program of one replica spins for an element: about twice as long as sleeping and waking take. A longer
+// wait halves the next limit, down to the shortest. Without: 1.6 for elements of 4 bytes to 64 KiB.
 constexpr std::chrono::nanoseconds kLongestSpin{20000};
 constexpr std::chrono::nanoseconds kShortestSpin{500};
 
-// What an infeed keeps ready beyond its depth: rows, and bytes in all. One wake of the pump should serve several
-// elements. Without: 1.17 for an MLP.
+// The rows that an infeed keeps ready beyond its depth, and the limit of their bytes. Waking the pump once should
+// provide several elements. Without: 1.17 for an MLP.
 constexpr int64_t kRowsAhead = 32;
 constexpr std::size_t kBytesAhead = std::size_t{4} << 20;
 
-// The limit when the queue grows. More would not stay in the processor's caches. Without: 1.06 for one layer.
+// The limit of a growing queue. More elements would not stay in the processor's caches. Without: 1.06 for one layer.
 constexpr std::size_t kGrownBytes = std::size_t{256} << 10;
 
-// What a replica takes at a time under the lock of the queue. Memory that pump and program share moves between cores at
-// 0.1 us and more. Without: 1.2 to 1.3 for elements of 4 and 64 KiB.
+// The size of a batch that a replica takes under the lock of the queue. Memory that pump and program share takes 0.1 us
+// and more to move between cores. Without: 1.2 to 1.3 for elements of 4 and 64 KiB.
 constexpr int64_t kBatchElements = 16;
 constexpr std::size_t kBatchBytes = std::size_t{16} << 10;
 
-// Elements up to this size are copied into memory of the queue: releasing tensors of another core takes longer.
-// Without: 1.0 where the cores share a cache; it was chosen where they do not.
+// Elements up to this size are copied into memory of the queue, because releasing tensors of another core takes longer.
+// Without: 1.0 on cores with a shared cache; the size was chosen for cores without.
 constexpr std::size_t kCopiedBytes = 1024;
 
-// Outfeeds. `benchmarks/outfeed-latency` and `benchmarks/loop-overhead` measure them.
+// Outfeeds. `benchmarks/outfeed-latency` and `benchmarks/loop-overhead` measure these constants.
 
-// The largest allocation of an outfeed. Without, a row at a time: 1.8 for rows of 4 bytes.
+// The largest allocation of an outfeed. Without, with one allocation per row: 1.8 for rows of 4 bytes.
 constexpr std::size_t kMostBytes = std::size_t{1} << 20;
 
-// Bytes between two checks of the available memory, which take 10 us, and bytes that are left to others. Without: 1.07
-// for rows of 4 bytes.
+// The bytes between two checks of the available memory, which take 10 us, and the bytes that are left to other
+// processes. Without: 1.07 for rows of 4 bytes.
 constexpr std::size_t kUncheckedBytes = std::size_t{64} << 20;
 constexpr std::size_t kSpareBytes = std::size_t{256} << 20;
 
-// Unread bytes of a deleted queue from which on freed memory is returned to the system. The C library keeps pieces of 1
-// MiB for later use.
+// From this number of unread bytes on, a deleted queue returns its freed memory to the system. The C library would keep
+// pieces of 1 MiB for later use.
 constexpr std::size_t kReturnedBytes = std::size_t{64} << 20;
 
-// Collectives. `benchmarks/collective-throughput` and `benchmarks/replica-scaling` measure them.
+// Collectives. `benchmarks/collective-throughput` and `benchmarks/replica-scaling` measure these constants.
 
-// Bytes of all replicas from which on threads share a collective: in the 10 us of a wake one thread does about as many.
-// Without: 1.2 for 1 MiB a replica.
+// From this size on, counted over all replicas, threads share a collective. One thread processes about as many bytes in
+// the 10 us that waking another one takes. Without: 1.2 for 1 MiB a replica.
 constexpr std::size_t kSharedBytes = std::size_t{1} << 20;
 
-// Bytes of one replica in a piece. A piece of all replicas fits in a second-level cache, so that the output is still
+// The size of a piece, per replica. A piece of all replicas fits into a second-level cache, so that the output is still
 // there when it is copied. Without: 1.25 for 1 MiB.
 constexpr int64_t kPieceBytes = int64_t{32} << 10;
 
-// How long the waiting programs run on, all together, to be worth another thread. Without other threads: 1.4 for four
-// replicas.
+// If the waiting programs run for longer than this in total, they are worth another thread. Without other threads: 1.4
+// for four replicas.
 constexpr std::chrono::nanoseconds kWorthAThread{60000};
 
-// How long the thread of a collective's last piece spins for another thread to share the callbacks. Without: 1.04 for
-// four replicas.
+// How long the thread of a collective's last piece spins, so that another thread can share the callbacks. Without: 1.04
+// for four replicas.
 constexpr std::chrono::nanoseconds kAwaitSpinning{10000};
 
-// The longest spin of an executor's thread for its next task; see TaskSpin. Without: 1.2 for four replicas.
+// How long an executor's thread spins at most for its next task; see TaskSpin. Without: 1.2 for four replicas.
 constexpr std::chrono::nanoseconds kLongestTaskSpin{500000};
 
-// Collectives that span workers. `benchmarks/host-collectives` measures them.
+// Collectives that span workers. `benchmarks/host-collectives` measures these constants.
 
-// Bytes of a chunk, and chunks in flight.
+// The size of a chunk, and the number of chunks in flight.
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 constexpr int64_t kChunksInFlight = 4;
 
-// Bytes of a chunk from which on three workers or more reduce a part each and then exchange the results: twice the
-// bytes and a second round trip, but independent of the number of workers.
+// From this size on, a chunk is reduced in halves by three or more workers: each worker reduces a part, and then all
+// send each other the results. This takes twice the bytes and a second round trip, but the time does not depend on the
+// number of workers.
 constexpr std::size_t kHalvedBytes = std::size_t{64} << 10;
 
-// How often a worker that waits for others looks for the reason.
+// The interval at which a worker that waits for others checks them.
 constexpr std::chrono::milliseconds kPeerCheckInterval{500};
 
-// How long the thread of MPI tests without a sleep after something has happened, the part of the time since then that
-// it sleeps at a time, and the longest sleep: a message waits at most by that part longer, and an idle worker takes
-// less than a hundredth of a core.
+// The polling of the thread of MPI. After an event it polls for kMpiSpin without sleeping. Then each sleep lasts a
+// sixteenth of the time since that event, up to kMpiSleep. So a message is delayed by at most that fraction, and an
+// idle worker uses less than a hundredth of a core.
 constexpr std::chrono::nanoseconds kMpiSpin{20000};
 constexpr int64_t kMpiSleepShare = 16;
 constexpr std::chrono::nanoseconds kMpiSleep{2000000};
 
-// The shortest sleep on a host with more workers than processors, where tests take time from a worker that computes.
+// The shortest sleep on a host with more workers than processors. There, polling takes time from workers that compute.
 constexpr std::chrono::nanoseconds kMpiCrowdedSleep{50000};
 
 constexpr std::chrono::seconds kIdleThread{2};

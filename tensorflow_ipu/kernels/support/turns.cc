@@ -33,7 +33,7 @@ int64_t Turns::Request(Callback begin, bool lasting) {
     } else if (lasting_) {
       status = occupied_;
     } else if (interrupted) {
-      status = Interrupted();  // The interrupt may have failed those who waited before.
+      status = Interrupted();  // The interrupt may already have failed the requests that waited before.
     } else {
       waiting_.push_back({++last_number_, std::move(begin), lasting});
       return last_number_;

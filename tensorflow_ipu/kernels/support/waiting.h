@@ -1,4 +1,4 @@
-// What all waits of the core share.
+// The settings and functions that all waits of the core share.
 #pragma once
 
 #include <atomic>
@@ -7,10 +7,10 @@
 
 namespace tensorflow_ipu::core {
 
-// 0: no limit.
+// The limit of each wait; 0: no limit.
 inline std::atomic<int64_t> wait_limit_ns{0};
 
-// Set from Ctrl-C until the interrupted run has ended: feeds refuse calls.
+// Set from Ctrl-C until the interrupted run has ended. Feeds reject calls while it is set.
 inline std::atomic<bool> interrupted{false};
 
 // The number of the last interrupt.
@@ -21,7 +21,7 @@ inline void Interrupt() {
   interrupted = true;
 }
 
-// Python's main thread, or a thread that stands for it.
+// True while Python's main thread, or a thread in its place, runs a program.
 inline std::atomic<bool> main_thread_runs{false};
 
 inline void Pause() {
@@ -32,11 +32,11 @@ inline void Pause() {
 #endif
 }
 
-// A look at the clock takes longer than a try.
+// Reading the clock takes longer than a call of `done`.
 constexpr int kTriesBetweenLooks = 16;
 
-// Returns whether `done` returned true within `limit`. A sleep and a wake cost about 10 us, more than a small element's
-// way through a queue.
+// Spins until `done` returns true. Returns false after `limit`. Sleeping and waking cost about 10 us, which is more
+// than a small element needs to pass through a queue.
 template <typename Done>
 bool SpinUntil(std::chrono::nanoseconds limit, Done done) {
   if (done()) return true;

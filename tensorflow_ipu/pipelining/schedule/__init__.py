@@ -1,1 +1,1 @@
-"""From the numbers of a pipeline to its plan, which is checked and written as text; without TensorFlow."""
+"""Plans of pipelines, made from a few counts, checked, and written as text; without TensorFlow."""

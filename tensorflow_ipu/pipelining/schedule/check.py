@@ -1,4 +1,4 @@
-"""Whether a plan can be executed, and what is wrong with it if not."""
+"""The check that a plan can be executed, with a message for each error in it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from tensorflow_ipu.pipelining.schedule.enums import Liveness
 from tensorflow_ipu.pipelining.schedule.plan import LINKS, Buffer, BufferKind, Plan, micro_batch_of
 from tensorflow_ipu.pipelining.schedule.text import KINDS, Table
 
-_SHOWN = 4  # of the faults of one kind; one wrong step is wrong in each iteration.
+_SHOWN = 4  # The number of errors of one kind that are listed: a wrong step of a loop is wrong in each iteration.
 _NEVER = -1
-_MOST = 4_000_000  # Tasks that are looked at one by one: some 400 MB.
+_MAX_TASKS = 4_000_000  # Plans with more tasks are shortened before the check. At this size, arrays take about 400 MB.
 
 
 class PlanError(ValueError):
-    """A plan that cannot be executed: `faults` has a sentence for each fault, with the step, the slot and the IPU."""
+    """The error of a plan that cannot be executed.
+
+    Attributes:
+      faults: A sentence for each error in the plan, with the step, the slot and the IPU.
+    """
 
     def __init__(self, plan: Plan, faults: list[str]) -> None:
         self.faults = tuple(faults)
@@ -30,23 +34,26 @@ class PlanError(ValueError):
 
 
 def check_plan(plan: Plan) -> None:
-    """Checks a plan by its sections and buffers alone; of millions of tasks, fewer iterations of the steady loop.
+    """Checks that a plan can be executed.
 
-    * Each IPU does at most one thing in a slot, and only what belongs to a stage that is mapped to it.
-    * Each micro-batch has each pass of each part of each stage once, in order; then all weights are updated once.
-    * What an instruction needs was made before: on the same IPU in an earlier slot, on another in an earlier step.
-    * A place in a buffer is not written while it is needed, and no buffer is deeper than it needs to be.
-    * What an instruction needs is on the chip, and what it left is saved before it is replaced.
+    * Each IPU runs at most one instruction in a slot, and only instructions of stages that are mapped to it.
+    * Each part of each stage runs each pass once for each micro-batch, in order. Then all weights are updated once.
+    * The tensors that an instruction reads were written before: on the same IPU in an earlier slot, on another IPU in
+      an earlier step.
+    * A place of a buffer is not overwritten before it is read, and no buffer is deeper than necessary.
+    * The stage of an instruction is on the chip, and tensors that it has written are saved before others replace them.
+
+    The check uses sections and buffers only. A plan of millions of tasks is checked with fewer steady iterations.
 
     Raises:
-      PlanError: One of these does not hold. All faults are named.
+      PlanError: One of these conditions does not hold. The message lists all errors.
     """
     plan = _shortened(plan)
     faults = [*_slots(plan)]
     table = plan.table()
-    times, more = _times(plan, table)
-    faults += more
-    if not faults:  # What follows needs one time for each task.
+    times, miscounts = _times(plan, table)
+    faults += miscounts
+    if not faults:  # The other checks need exactly one time for each task.
         faults += [*_ascending(plan, times), *_dependencies(plan, times), *_lifetimes(plan, times)]
         faults += [*_updates(plan, times), *_residence(plan, table)]
     if faults:
@@ -55,19 +62,23 @@ def check_plan(plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class _Times:
-    """The times of all runs: arrays of shape `[places, micro-batches]`, for updates `[places]`; `_NEVER` if there is no run."""
+    """The times of all tasks, by kind of task, as arrays with `_NEVER` for a missing task.
+
+    Arrays have the shape `[places, micro-batches]`, or `[places]` for updates. `place` has the row of each stage and
+    part.
+    """
 
     table: Table
     time: dict[str, NDArray[np.int64]]
     place: dict[tuple[int, int], int]
 
     def step(self, kind: str, place: int) -> NDArray[np.int64]:
-        """Returns the steps in which one part of a stage runs a kind of pass, by micro-batch."""
+        """Returns the step of each micro-batch for one kind of pass of one place."""
         return self.time[kind][place] // self.table.slots
 
     def name(self, plan: Plan, kind: str, place: int, micro_batch: int) -> str:
-        """Names a task and its slot, for messages."""
-        stage, part = next(at for at, row in self.place.items() if row == place)
+        """Returns the name of a task with its step, slot and IPU, as used in error messages."""
+        stage, part = next(key for key, row in self.place.items() if row == place)
         text = f"{stage}.{part}" if plan.concurrent[stage] else str(stage)
         time = int(self.time[kind][place] if kind == "U" else self.time[kind][place, micro_batch])
         ipu = plan.mapping[stage][part]
@@ -76,100 +87,111 @@ class _Times:
 
 def _shortened(plan: Plan) -> Plan:
     steady = plan.section("steady")
-    if sum(len(step.tasks) for step in steady.steps) * steady.repeat <= _MOST:
+    if sum(len(step.tasks) for step in steady.steps) * steady.repeat <= _MAX_TASKS:
         return plan
-    # What lasts longest is written at one end of a ramp and read at the other, or a buffer's depth later.
+    # A value lives longest if it is written at one end of a ramp and read at the other, or if its place in a buffer is
+    # overwritten `depth` micro-batches later. A plan of twice as many micro-batches already shows each error.
     longest = abs(plan.unlooped_micro_batches) + max((buffer.depth for buffer in plan.buffers), default=0)
-    enough = 2 * (longest // steady.advance) + 8
-    return plan.with_micro_batches(plan.micro_batches - max(0, steady.repeat - enough) * steady.advance)
+    iterations = 2 * (longest // steady.advance) + 8
+    return plan.with_micro_batches(plan.micro_batches - max(0, steady.repeat - iterations) * steady.advance)
 
 
 def _slot(step: int, slot: int, ipu: int, instruction: str) -> str:
     return f"step {step}, slot {slot}, IPU {ipu}: `{instruction}`"
 
 
-def _some(count: int, said: list[str]) -> list[str]:
-    """Returns the first of so many faults, and a line for the others."""
-    return [*said, f"and {count - len(said)} more like the last one"] if count > len(said) else said
+def _first_of(count: int, messages: list[str]) -> list[str]:
+    """Returns the messages, with a line for the further errors if there are `count` errors in all."""
+    missing = count - len(messages)
+    return [*messages, f"and {missing} more like the last one"] if missing > 0 else messages
 
 
 def _slots(plan: Plan) -> Iterator[str]:
-    """Checks that an IPU has one task a slot, of one of its stages. As steps do not overlap, one iteration is enough."""
+    """Yields errors of IPUs with several tasks in a slot, or with tasks of other stages.
+
+    Steps do not overlap, so one iteration of each section is enough.
+    """
     begin = 0
     for section in plan.sections:
         for number, step in enumerate(section.steps, begin if section.repeat else 0):
             taken: dict[tuple[int, int], str] = {}
             for task in step.tasks:
                 text = str(task.instruction)
-                at = _slot(number, task.slot, task.ipu, text) + f" in the section `{section.name}`"
-                first = taken.setdefault((task.slot, task.ipu), text)
-                if first is not text:
-                    yield f"{at}: `{first}` is in the same slot; an IPU does one thing at a time"
+                task_name = _slot(number, task.slot, task.ipu, text) + f" in the section `{section.name}`"
+                first_text = taken.setdefault((task.slot, task.ipu), text)
+                if first_text is not text:
+                    yield f"{task_name}: `{first_text}` is in the same slot; an IPU does one thing at a time"
                 stage, part = task.instruction.stage, task.instruction.part
                 if not 0 <= stage < plan.stages:
-                    yield f"{at}: there is no stage {stage}"
+                    yield f"{task_name}: there is no stage {stage}"
                 elif (part is not None) != plan.concurrent[stage] or not 0 <= (part or 0) < len(plan.mapping[stage]):
-                    yield f"{at}: stage {stage} has {len(plan.mapping[stage])} parts, and not this one"
+                    yield f"{task_name}: stage {stage} has {len(plan.mapping[stage])} parts, and not this one"
                 elif plan.mapping[stage][part or 0] != task.ipu:
-                    yield f"{at}: it belongs on IPU {plan.mapping[stage][part or 0]}"
+                    yield f"{task_name}: it belongs on IPU {plan.mapping[stage][part or 0]}"
                 elif task.slot < 0:
-                    yield f"{at}: slots are numbered from 0"
+                    yield f"{task_name}: slots are numbered from 0"
                 if micro_batch_of(task.instruction) is None and section.name != "update":
-                    yield f"{at}: weights are updated when all sections but `update` are over"
+                    yield f"{task_name}: weights are updated when all sections but `update` are over"
         begin += len(section.steps) * section.repeat
 
 
 def _times(plan: Plan, table: Table) -> tuple[_Times, list[str]]:
-    """Checks that each task that there must be is there once."""
+    """Returns the times of all tasks, and errors of tasks that are missing, repeated or unexpected.
+
+    All tasks are checked at once: for each kind, `np.bincount` counts the tasks of each cell of a grid of places and
+    micro-batches. A count that differs from the expected one (0 or 1) is an error.
+    """
     place = {(stage, part or 0): row for row, (stage, part, _) in enumerate(plan.places())}
-    first = np.cumsum([0, *(len(parts) for parts in plan.mapping)])
-    known = (table.stage >= 0) & (table.stage < plan.stages)
-    rows = first[np.where(known, table.stage, 0)] + table.part
-    known &= rows < first[np.where(known, table.stage, 0) + 1]
+    first_row = np.cumsum([0, *(len(parts) for parts in plan.mapping)])
+    is_valid = (table.stage >= 0) & (table.stage < plan.stages)
+    rows = first_row[np.where(is_valid, table.stage, 0)] + table.part
+    is_valid &= rows < first_row[np.where(is_valid, table.stage, 0) + 1]
     time = table.time
-    found: dict[str, NDArray[np.int64]] = {}
+    times: dict[str, NDArray[np.int64]] = {}
     faults: list[str] = []
     for kind in "FRBU":
-        of_kind = known & (table.kind == KINDS.index(kind))
+        of_kind = is_valid & (table.kind == KINDS.index(kind))
         columns = np.zeros_like(table.micro_batch) if kind == "U" else table.micro_batch
         width = 1 if kind == "U" else plan.micro_batches
-        inside = (columns >= 0) & (columns < width)
-        outside = np.flatnonzero(of_kind & ~inside)
+        is_micro_batch = (columns >= 0) & (columns < width)
+        outside = np.flatnonzero(of_kind & ~is_micro_batch)
         texts = [f"{_row(plan, table, row)}: there are {plan.micro_batches} micro-batches" for row in outside[:_SHOWN]]
-        faults += _some(outside.size, texts)
-        of_kind &= inside
+        faults += _first_of(outside.size, texts)
+        of_kind &= is_micro_batch
         cells = rows[of_kind].astype(np.int64) * width + columns[of_kind]
         counts = np.bincount(cells, minlength=len(place) * width).reshape(len(place), width)
-        wanted = np.array([_is_run(plan, kind, stage) for stage, _ in place])[:, None]
-        wrong = np.argwhere(counts != wanted)
+        expected = np.array([_is_run(plan, kind, stage) for stage, _ in place])[:, None]
+        wrong = np.argwhere(counts != expected)
         texts = []
         for row, column in wrong[:_SHOWN]:
             tasks = np.flatnonzero(of_kind)[cells == row * width + column]
             texts.append(_miscounted(plan, table, kind, list(place)[row], int(column), tasks=tasks))
-        faults += _some(len(wrong), texts)
+        faults += _first_of(len(wrong), texts)
         when = np.full(counts.size, _NEVER, np.int64)
         when[cells] = time[of_kind]
-        found[kind] = when if kind == "U" else when.reshape(counts.shape)
-    return _Times(table, found, place), faults
+        times[kind] = when if kind == "U" else when.reshape(counts.shape)
+    return _Times(table, times, place), faults
 
 
 def _miscounted(
-    plan: Plan, table: Table, kind: str, at: tuple[int, int], micro_batch: int, *, tasks: NDArray[np.intp]
+    plan: Plan, table: Table, kind: str, place: tuple[int, int], micro_batch: int, *, tasks: NDArray[np.intp]
 ) -> str:
-    """Describes the wrong number of runs of a pass of a part, which are these rows of the table."""
-    stage, part = at
+    """Returns the error of a task that is missing, repeated or unexpected; `tasks` are its rows in the table."""
+    stage, part = place
     if not tasks.size:
         name = f"{stage}.{part}" if plan.concurrent[stage] else str(stage)
         return f"`{name}{kind}{'' if kind == 'U' else micro_batch}` on IPU {plan.mapping[stage][part]} is in no slot"
-    why = f"it is run {tasks.size} times" if _is_run(plan, kind, stage) else "this plan has no such pass"
-    return f"{_row(plan, table, tasks[-1])}: {why}"
+    reason = f"it is run {tasks.size} times" if _is_run(plan, kind, stage) else "this plan has no such pass"
+    return f"{_row(plan, table, tasks[-1])}: {reason}"
 
 
 def _row(plan: Plan, table: Table, row: SupportsIndex) -> str:
     stage, part = int(table.stage[row]), int(table.part[row])
-    known = 0 <= stage < plan.stages and plan.concurrent[stage]
+    is_concurrent = 0 <= stage < plan.stages and plan.concurrent[stage]
     micro_batch = int(table.micro_batch[row])
-    text = f"{stage}{f'.{part}' if known else ''}{KINDS[table.kind[row]]}{micro_batch if micro_batch >= 0 else ''}"
+    text = (
+        f"{stage}{f'.{part}' if is_concurrent else ''}{KINDS[table.kind[row]]}{micro_batch if micro_batch >= 0 else ''}"
+    )
     return _slot(int(table.step[row]), int(table.slot[row]), int(table.ipu[row]), text)
 
 
@@ -180,52 +202,56 @@ def _is_run(plan: Plan, kind: str, stage: int) -> bool:
 
 
 def _ascending(plan: Plan, times: _Times) -> Iterator[str]:
-    """Checks that each part of a stage takes the micro-batches in their order."""
+    """Yields errors of micro-batches that a part of a stage runs out of order."""
     for kind in "FRB":
         when = times.time[kind]
-        found = np.argwhere((when[:, 1:] <= when[:, :-1]) & (when[:, 1:] != _NEVER))
-        said = [
-            f"{times.name(plan, kind, place, at + 1)}: runs before micro-batch {at}, out of order"
-            for place, at in found[:_SHOWN]
+        disordered = np.argwhere((when[:, 1:] <= when[:, :-1]) & (when[:, 1:] != _NEVER))
+        messages = [
+            f"{times.name(plan, kind, place, micro_batch + 1)}: runs before micro-batch {micro_batch}, out of order"
+            for place, micro_batch in disordered[:_SHOWN]
         ]
-        yield from _some(len(found), said)
+        yield from _first_of(len(disordered), messages)
 
 
 def _dependencies(plan: Plan, times: _Times) -> Iterator[str]:
-    """Checks that what a pass needs of another was made before."""
+    """Yields errors of passes that run before a pass whose results they need."""
     for (stage, part), place in times.place.items():
         if stage:
-            before = [times.place[stage - 1, other] for other in range(len(plan.mapping[stage - 1]))]
-            yield from _needs(plan, times, ("F", place), "F", before, exchanged=True)
+            makers = [times.place[stage - 1, maker] for maker in range(len(plan.mapping[stage - 1]))]
+            yield from _premature(plan, times, ("F", place), "F", makers, exchanged=True)
         if not plan.training:
             continue
         if stage < plan.stages - 1:
-            after = [times.place[stage + 1, other] for other in range(len(plan.mapping[stage + 1]))]
-            yield from _needs(plan, times, ("B", place), "B", after, exchanged=True)
+            makers = [times.place[stage + 1, maker] for maker in range(len(plan.mapping[stage + 1]))]
+            yield from _premature(plan, times, ("B", place), "B", makers, exchanged=True)
         else:
-            # The loss is of the outputs of all parts.
-            others = [times.place[stage, other] for other in range(len(plan.mapping[stage])) if other != part]
-            yield from _needs(plan, times, ("B", place), "F", others, exchanged=True)
+            # The loss depends on the outputs of all parts.
+            makers = [times.place[stage, maker] for maker in range(len(plan.mapping[stage])) if maker != part]
+            yield from _premature(plan, times, ("B", place), "F", makers, exchanged=True)
         pairs = (("R", "F"), ("B", "R")) if _is_run(plan, "R", stage) else (("B", "F"),)
         for user, maker in pairs:
-            yield from _needs(plan, times, (user, place), maker, [place], exchanged=False)
+            yield from _premature(plan, times, (user, place), maker, [place], exchanged=False)
 
 
-def _needs(
+def _premature(
     plan: Plan, times: _Times, user: tuple[str, int], kind: str, makers: list[int], *, exchanged: bool
 ) -> Iterator[str]:
-    """Checks that passes `user` follow those of the makers, a step later if data are exchanged."""
+    """Yields errors of passes `user` (kind and place) that run before the passes `kind` of the places `makers`.
+
+    With `exchanged`, the user must run at least one step later: tensors are exchanged when a step ends.
+    """
     for maker in makers:
         if exchanged:
             late = times.step(*user) <= times.step(kind, maker)
         else:
             late = times.time[user[0]][user[1]] <= times.time[kind][maker]
-        why = "which is exchanged as that step ends" if exchanged else "which is not before it"
-        said = [
-            f"{times.name(plan, *user, at)}: needs what is made in {times.name(plan, kind, maker, at)}, {why}"
-            for at in np.flatnonzero(late)[:_SHOWN]
+        reason = "which is exchanged as that step ends" if exchanged else "which is not before it"
+        messages = [
+            f"{times.name(plan, *user, micro_batch)}: needs what is made in"
+            f" {times.name(plan, kind, maker, micro_batch)}, {reason}"
+            for micro_batch in np.flatnonzero(late)[:_SHOWN]
         ]
-        yield from _some(int(np.count_nonzero(late)), said)
+        yield from _first_of(int(np.count_nonzero(late)), messages)
 
 
 _WRITER_AND_READER = {
@@ -238,13 +264,13 @@ _WRITER_AND_READER = {
 
 
 def _lifetimes(plan: Plan, times: _Times) -> Iterator[str]:
-    """Checks that no place in a buffer is written before it was read, and that all places are used."""
+    """Yields errors of buffers that are missing or not needed, overwritten before they are read, or too deep."""
     for stage, part, _ in plan.places():
         for kind in BufferKind:
-            wanted = _has_buffer(plan, kind, stage)
-            if wanted != (plan.buffer(kind, stage, part) is not None):
+            is_needed = _has_buffer(plan, kind, stage)
+            if is_needed != (plan.buffer(kind, stage, part) is not None):
                 name = str(stage) if part is None else f"{stage}.{part}"
-                yield f"stage {name} has {'no' if wanted else 'a'} buffer for `{kind.value}`"
+                yield f"stage {name} has {'no' if is_needed else 'a'} buffer for `{kind.value}`"
     for buffer in plan.buffers:
         if buffer.kind is not BufferKind.ACCUMULATOR and _has_buffer(plan, buffer.kind, buffer.stage):
             yield from _lifetime(plan, times, buffer)
@@ -261,49 +287,61 @@ def _has_buffer(plan: Plan, kind: BufferKind, stage: int) -> bool:
 
 
 def _lifetime(plan: Plan, times: _Times, buffer: Buffer) -> Iterator[str]:
+    """Yields errors of one buffer.
+
+    Micro-batches `m` and `m + depth` share a place of a circular buffer, so the write of `m + depth` must follow the
+    read of `m`. With a depth of 2: `F2` must follow `B0`, `F3` must follow `B1`. The buffer is too deep if this
+    also holds with `depth - 1`. Each condition is one comparison of shifted arrays.
+    """
     writer, reader = _WRITER_AND_READER[buffer.kind]
     place = times.place[buffer.stage, buffer.part or 0]
-    what = f"`{buffer.kind.value}` of stage {buffer.stage}"
+    name = f"`{buffer.kind.value}` of stage {buffer.stage}"
     if buffer.kind in LINKS:
         source = buffer.stage + (-1 if buffer.kind is BufferKind.FORWARD_LINK else 1)
         writers = [times.place[source, part] for part in range(len(plan.mapping[source]))]
-        # Of what several parts write, the first one counts.
+        # Several parts may write the link: the first write counts.
         written = np.min([times.step(writer, row) for row in writers], axis=0)
-        read = times.step(reader, place) - 1  # A link is written as a step ends: it may be in the step of the read.
+        read = times.step(reader, place) - 1  # A link is written when its step ends, after the reads of that step.
     else:
         writers = [place]
         written = times.time[writer][place]
         read = times.time[reader][place]
     depth = buffer.depth
     if depth < 1:
-        yield f"{what} has depth {depth}; it holds something"
+        yield f"{name} has depth {depth}; it must be at least 1"
         return
     early = np.flatnonzero(written[depth:] <= read[:-depth])
-    said = [
-        f"{times.name(plan, writer, writers[0], at + depth)}: overwrites {what} for micro-batch {at} at position"
-        f" {at % depth} of {depth}, which is read later, in {times.name(plan, reader, place, at)}"
-        for at in early[:_SHOWN]
+    messages = [
+        f"{times.name(plan, writer, writers[0], micro_batch + depth)}: overwrites {name} for micro-batch {micro_batch}"
+        f" at position {micro_batch % depth} of {depth}, which is read later, in"
+        f" {times.name(plan, reader, place, micro_batch)}"
+        for micro_batch in early[:_SHOWN]
     ]
-    yield from _some(early.size, said)
+    yield from _first_of(early.size, messages)
     if depth > 1 and not early.size and not np.any(written[depth - 1 :] <= read[: 1 - depth]):
-        yield f"{what} has depth {depth}, but never holds more than {depth - 1} micro-batches at once"
+        yield f"{name} has depth {depth}, but never holds more than {depth - 1} micro-batches at once"
 
 
 def _updates(plan: Plan, times: _Times) -> Iterator[str]:
-    """Checks that weights are updated when all gradients are there."""
+    """Yields errors of weights that are updated before the last gradients were computed."""
     if not plan.training:
         return
     for (stage, part), place in times.place.items():
         last = int(np.argmax(times.time["B"][place]))
         if times.time["U"][place] // times.table.slots <= times.step("B", place)[last]:
             yield (
-                f"{times.name(plan, 'U', place, 0)}: comes before the last gradients of stage {stage}"
+                f"{times.name(plan, 'U', place, 0)}: runs before the last gradients of stage {stage}"
                 f"{f', part {part}' if plan.concurrent[stage] else ''}, of {times.name(plan, 'B', place, last)}"
             )
 
 
 def _residence(plan: Plan, table: Table) -> Iterator[str]:
-    """Checks that stages which are loaded and saved are on the chip when they run."""
+    """Yields errors of stages that run while they are off the chip, or whose results are replaced unsaved.
+
+    The tasks of each IPU are sorted by time. Running maxima of positions then give, for each task, the position of the
+    latest load, of the latest save and of the latest task that changed a stage. For the tasks `0LF0 0F0 1F0` the latest
+    loads are at positions 0, 0, 0: stage 0 is on the chip, so `1F0` is an error.
+    """
     letters = np.array([kind[0] for kind in KINDS])[table.kind]
     if not np.isin(letters, ("L", "S")).any():
         return
@@ -314,35 +352,35 @@ def _residence(plan: Plan, table: Table) -> Iterator[str]:
     for ipu in plan.ipus:
         rows = np.flatnonzero(table.ipu == ipu)
         rows = rows[np.argsort(table.time[rows], kind="stable")]
-        at = np.arange(rows.size)
+        positions = np.arange(rows.size)
         load, save = letters[rows] == "L", letters[rows] == "S"
-        loaded = np.maximum.accumulate(np.where(load, at, -1))
+        loaded = np.maximum.accumulate(np.where(load, positions, -1))
         resident = np.where(loaded >= 0, table.stage[rows][loaded], -1)
         away = np.flatnonzero(resident != table.stage[rows])
-        said = [
-            f"{_row(plan, table, rows[row])}: its stage is not on the chip; load it before" for row in away[:_SHOWN]
+        messages = [
+            f"{_row(plan, table, rows[row])}: its stage is not on the chip; load it first" for row in away[:_SHOWN]
         ]
-        yield from _some(away.size, said)
-        changed = np.maximum.accumulate(np.where(changes[rows], at, -1))
-        saved = np.maximum.accumulate(np.where(save, at, -1))
+        yield from _first_of(away.size, messages)
+        changed = np.maximum.accumulate(np.where(changes[rows], positions, -1))
+        saved = np.maximum.accumulate(np.where(save, positions, -1))
         lost = np.flatnonzero(load & (changed > saved))
-        said = [
-            f"{_row(plan, table, rows[row])}: replaces what {_row(plan, table, rows[changed[row]])} left unsaved"
+        messages = [
+            f"{_row(plan, table, rows[row])}: replaces what {_row(plan, table, rows[changed[row]])} has written, unsaved"
             for row in lost[:_SHOWN]
         ]
-        yield from _some(lost.size, said)
+        yield from _first_of(lost.size, messages)
         if changed[-1] > saved[-1]:
-            yield f"{_row(plan, table, rows[changed[-1]])}: what it left is never saved"
+            yield f"{_row(plan, table, rows[changed[-1]])}: what it has written is never saved"
 
 
 def _returns(plan: Plan, table: Table, letters: NDArray[np.str_]) -> Iterator[str]:
-    """Checks that no stage runs between its save and its load; it is on the chip at all other times."""
+    """Yields errors of stages that run between their save and their load; they are on the chip at all other times."""
     for stage, _, ipu in plan.places():
         rows = np.flatnonzero((table.ipu == ipu) & (table.stage == stage))
         rows = rows[np.argsort(table.time[rows], kind="stable")]
         load, save = letters[rows] == "L", letters[rows] == "S"
         wrong = np.flatnonzero(np.cumsum(save) - save > np.cumsum(load))
-        said = [
-            f"{_row(plan, table, rows[row])}: its stage is not on the chip; load it before" for row in wrong[:_SHOWN]
+        messages = [
+            f"{_row(plan, table, rows[row])}: its stage is not on the chip; load it first" for row in wrong[:_SHOWN]
         ]
-        yield from _some(wrong.size, said)
+        yield from _first_of(wrong.size, messages)

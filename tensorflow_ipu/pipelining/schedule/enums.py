@@ -1,4 +1,4 @@
-"""The choices that a pipeline's user has: its schedule and its recomputation."""
+"""The enums of a pipeline's arguments: its schedule, its recomputation and its results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensorflow_ipu._base.enums import NamedIntEnum
 
 
 class Results(Enum):
-    """What the outfeed gets of a pass: the results of each micro-batch, their sums, or those of the last one alone."""
+    """The results that a pass of the pipeline enqueues: of each micro-batch, their sum, or of the last micro-batch."""
 
     EACH = auto()
     SUM = auto()
@@ -17,7 +17,7 @@ class Results(Enum):
 
 
 class PipelineSchedule(NamedIntEnum):
-    """In which order the IPUs of a pipeline work on their micro-batches.
+    """The order in which the IPUs of a pipeline work on their micro-batches.
 
     Three stages on three IPUs, in the steady state (letters are passes, digits are micro-batches, `|` ends a step):
 
@@ -26,9 +26,11 @@ class PipelineSchedule(NamedIntEnum):
         B1 F4 | B2 F5   B0 | F2 | B1    .  | B0 | .  | .
         B2 F3 | B3 F4   F1 | B1 | F2    B0 | .  | .  | .
 
-    * `Grouped`: each step has a backward and a forward pass. The fastest, with the most activations alive.
-    * `Interleaved`: each step has one of the two. About half of the activations; a step takes as long as the slower.
-    * `Sequential`: one micro-batch after the other, as in a sharded model. For debugging.
+    * `Grouped`: In each step, an IPU runs a backward and a forward pass. The fastest schedule, with the most
+      activations alive.
+    * `Interleaved`: In each step, an IPU runs one of the two. About half of the activations are alive, but a step takes
+      as long as the slower pass.
+    * `Sequential`: One micro-batch after the other, as in a sharded model. For debugging.
     """
 
     Grouped = 0
@@ -37,35 +39,38 @@ class PipelineSchedule(NamedIntEnum):
 
 
 class PhasedExecution(Enum):
-    """In which order the stages of a pipeline come onto the chip, where each has it for itself: as phases.
+    """The order in which the stages of a pipeline are loaded onto the chip as phases: only one occupies it at a time.
 
-    Two phases, each forward (letters are passes, `L` loads, `S` saves, `|` ends a step):
+    Two phases, in inference (letters are passes, `L` loads, `S` saves, `|` ends a step):
 
         Serial                  Parallel
         LA A SA | LB B          LA | A  | SA   on one group of IPUs
                                 .  | LB | B    on the other
 
-    * `Serial`: one phase after the other on one group of IPUs. The least that is on the chip.
-    * `Parallel`: alternating between two groups of IPUs: while one runs, the other saves and loads.
+    * `Serial`: One phase after the other, on one group of IPUs. Needs the least memory on the chip.
+    * `Parallel`: Phases alternate between two groups of IPUs. While one group runs a phase, the other saves and loads.
     """
 
     Serial = "Serial phases"
     Parallel = "Parallel phases"
 
     def default_mapping(self, parts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """The IPUs of each phase of so many parts: 0, 1, ...; of parallel phases 0, 2, ... and 1, 3, ... in turns."""
+        """Returns the IPUs of each phase, given the number of parts of each phase.
+
+        Serial phases use IPUs 0, 1, ...; parallel phases alternate between IPUs 0, 2, ... and IPUs 1, 3, ...
+        """
         if self is PhasedExecution.Serial:
             return tuple(tuple(range(width)) for width in parts)
         return tuple(tuple(phase % 2 + 2 * part for part in range(width)) for phase, width in enumerate(parts))
 
 
 class Liveness(Enum):
-    """When phases leave the chip, with their weights, activations, and sums of gradients.
+    """The time at which a phase leaves the chip, with its weights, activations and gradient accumulators.
 
-    * `AlwaysLive`: never. Nothing is loaded or saved.
-    * `OffChipAfterFwd`: after the forward phase, until the backward phase.
-    * `OffChipAfterEachPhase`: after the forward phase, the backward phase and the update: one phase is on the chip at a
-      time. In inference this is the same as `OffChipAfterFwd`.
+    * `AlwaysLive`: Never. Nothing is loaded or saved.
+    * `OffChipAfterFwd`: After the forward phase, until the backward phase.
+    * `OffChipAfterEachPhase`: After the forward phase, the backward phase and the update. One phase is on the chip at a
+      time. In inference, this is the same as `OffChipAfterFwd`.
     """
 
     AlwaysLive = "always live"
@@ -74,11 +79,12 @@ class Liveness(Enum):
 
 
 class RecomputationMode(Enum):
-    """How activations come back that a training pipeline did not keep; the last stage keeps its own.
+    """The method of recomputing activations in training. The last stage keeps its activations with any method.
 
-    * `Auto`: the first of the two below that the schedule supports.
-    * `RecomputeThenBackpropagate`: a pass in the step before the backward pass. For `Grouped` and `Interleaved`.
-    * `RecomputeAndBackpropagateInterleaved`: within the backward pass, freed as it is used. For `Grouped`, `Sequential`.
+    * `Auto`: The first of the two modes below that the schedule supports.
+    * `RecomputeThenBackpropagate`: In a separate pass, one step before the backward pass. For `Grouped` and `Interleaved`.
+    * `RecomputeAndBackpropagateInterleaved`: Within the backward pass, which frees each activation after its use. For
+      `Grouped` and `Sequential`.
     """
 
     Auto = "Auto"

@@ -1,4 +1,4 @@
-"""The plan: which IPU does what in which slot, and where it keeps what it needs later."""
+"""The plan of a pipeline: the instructions of each IPU, step by step, and the buffers that they read and write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _OfStage:
+class _StageInstruction:
     """An instruction of a stage, or of one numbered part of a stage whose parts run concurrently."""
 
     letter: ClassVar[str]
@@ -27,13 +27,13 @@ class _OfStage:
 
     @property
     def place(self) -> str:
-        """The stage and the part as text, for instance `2` or `2.1`."""
+        """The stage and its part as text: `2`, or `2.1` for part 1."""
         return str(self.stage) if self.part is None else f"{self.stage}.{self.part}"
 
 
 @dataclass(frozen=True)
-class _OfMicroBatch(_OfStage):
-    """An instruction of a stage for one micro-batch, which a section of a plan counts from the iteration's first."""
+class _MicroBatchInstruction(_StageInstruction):
+    """An instruction of a stage for one micro-batch. In a section, micro-batches are relative to `Section.base`."""
 
     micro_batch: int = 0
 
@@ -42,29 +42,29 @@ class _OfMicroBatch(_OfStage):
 
 
 @dataclass(frozen=True)
-class Forward(_OfMicroBatch):
-    """`2F0`: run stage 2 forward on micro-batch 0, and in training stash what `2R0` or else `2B0` needs."""
+class Forward(_MicroBatchInstruction):
+    """`2F0`: run stage 2 forward on micro-batch 0. In training, stash the tensors that `2R0` or else `2B0` needs."""
 
     letter: ClassVar[str] = "F"
 
 
 @dataclass(frozen=True)
-class Recompute(_OfMicroBatch):
+class Recompute(_MicroBatchInstruction):
     """`2R0`: run stage 2 forward on micro-batch 0 again, from the stashed inputs, for `2B0`."""
 
     letter: ClassVar[str] = "R"
 
 
 @dataclass(frozen=True)
-class Backward(_OfMicroBatch):
-    """`2B0`: run stage 2 backward on micro-batch 0, and add to the stage's gradient accumulators."""
+class Backward(_MicroBatchInstruction):
+    """`2B0`: run stage 2 backward on micro-batch 0, and add the gradients to the accumulators of the stage."""
 
     letter: ClassVar[str] = "B"
 
 
 @dataclass(frozen=True)
-class Update(_OfStage):
-    """`2U`: update the weights of stage 2 with its accumulated gradients once a pass, and clear those."""
+class Update(_StageInstruction):
+    """`2U`: update the weights of stage 2 with its accumulated gradients, and clear the accumulators."""
 
     letter: ClassVar[str] = "U"
 
@@ -77,7 +77,7 @@ Computation: TypeAlias = "Forward | Recompute | Backward | Update"
 
 @dataclass(frozen=True)
 class _Transfer:
-    """A transfer, between an IPU and the memory off the chip, of what `computation` needs or left."""
+    """A transfer of the tensors that `computation` needs or has written, between an IPU and off-chip memory."""
 
     letter: ClassVar[str]
 
@@ -85,7 +85,7 @@ class _Transfer:
 
     @property
     def stage(self) -> int:
-        """The stage whose data move."""
+        """The stage whose tensors are transferred."""
         return self.computation.stage
 
     @property
@@ -95,15 +95,16 @@ class _Transfer:
 
     def __str__(self) -> str:
         computation = self.computation
-        micro_batch = computation.micro_batch if isinstance(computation, _OfMicroBatch) else ""
+        micro_batch = computation.micro_batch if isinstance(computation, _MicroBatchInstruction) else ""
         return f"{computation.place}{self.letter}{computation.letter}{micro_batch}"
 
 
 @dataclass(frozen=True)
 class Load(_Transfer):
-    """`2LB0`: bring onto the chip what `2B0` needs there, in the place of what was saved.
+    """`2LB0`: load the tensors that `2B0` needs onto the chip, in the place of tensors that were saved.
 
-    Passes need weights, backward ones activations and sums too; updates weights, sums and the optimizer's state.
+    A forward pass needs the weights. A backward pass needs activations and accumulators too. An update needs weights,
+    accumulators and the optimizer's slots.
     """
 
     letter: ClassVar[str] = "L"
@@ -111,14 +112,18 @@ class Load(_Transfer):
 
 @dataclass(frozen=True)
 class Save(_Transfer):
-    """`2SF0`: bring off the chip what `2F0` left there: activations, accumulators, or weights and the optimizer's state."""
+    """`2SF0`: move the tensors that `2F0` has written off the chip.
+
+    These are activations after a forward pass, accumulators after a backward pass, and weights and slots after an
+    update.
+    """
 
     letter: ClassVar[str] = "S"
 
 
 @dataclass(frozen=True)
 class Idle:
-    """`.`: do nothing until the step ends, with all other IPUs."""
+    """`.`: do nothing until the step ends for all IPUs."""
 
     def __str__(self) -> str:
         return "."
@@ -134,33 +139,33 @@ _TRANSFERS: dict[str, type[Load | Save]] = {"L": Load, "S": Save}
 
 
 def parse_instruction(text: str) -> Instruction | Idle:
-    """Reads the text form of an instruction, such as `2F0`, `2.1B3`, `0U`, `1LB0` or `.`.
+    """Parses the text form of an instruction, such as `2F0`, `2.1B3`, `0U`, `1LB0` or `.`.
 
     Raises:
-      ValueError: The text is that of no instruction.
+      ValueError: `text` is not the text form of an instruction.
     """
     if text == ".":
         return IDLE
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError(
-            f"`text` is {text!r}, which is no instruction; write a stage, a pass (F, R, B) and a micro-batch, as in"
+            f"`text` is {text!r}, which is not an instruction; write a stage, a pass (F, R, B) and a micro-batch, as in"
             " `2F0`, or `2U`, `2LF0`, `2SF0`, `.`"
         )
     stage, part, transfer, letter, micro_batch, _ = match.groups()
-    at = (int(stage), None if part is None else int(part))
-    computation: Computation = Update(*at) if letter is None else _PASSES[letter](*at, int(micro_batch))
+    place = (int(stage), None if part is None else int(part))
+    computation: Computation = Update(*place) if letter is None else _PASSES[letter](*place, int(micro_batch))
     return _TRANSFERS[transfer](computation) if transfer else computation
 
 
 def micro_batch_of(instruction: Instruction) -> int | None:
     """Returns the micro-batch of an instruction, or None for updates and their transfers."""
-    inner = instruction.computation if isinstance(instruction, _Transfer) else instruction
-    return None if isinstance(inner, Update) else inner.micro_batch
+    computation = instruction.computation if isinstance(instruction, _Transfer) else instruction
+    return None if isinstance(computation, Update) else computation.micro_batch
 
 
 def shifted(instruction: Instruction, by: int) -> Instruction:
-    """Returns the instruction for the micro-batch that is `by` further on."""
+    """Returns the same instruction with `by` added to its micro-batch."""
     if isinstance(instruction, _Transfer):
         return replace(instruction, computation=shifted(instruction.computation, by))
     if isinstance(instruction, Update):
@@ -168,8 +173,13 @@ def shifted(instruction: Instruction, by: int) -> Instruction:
     return replace(instruction, micro_batch=instruction.micro_batch + by)
 
 
+def counted(count: int, noun: str, plural_ending: str = "s") -> str:
+    """Returns a count with its noun: `(1, "stage") -> "1 stage"`, `(2, "stage") -> "2 stages"`."""
+    return f"{count} {noun}{plural_ending if count > 1 else ''}"
+
+
 def stage_letters(stage: int, part: int | None = None) -> str:
-    """Returns the name of a stage in pictures: `A` to `Z`, then `AA`; parts are numbered from 1, as in `B2`."""
+    """Returns the name of a stage in pictures: `A` to `Z`, then `AA`. Parts are numbered from 1: `(1, 1) -> "B2"`."""
     letters = ""
     number = stage + 1
     while number:
@@ -179,9 +189,11 @@ def stage_letters(stage: int, part: int | None = None) -> str:
 
 
 class BufferKind(Enum):
-    """What a buffer holds: activations or stage inputs from `F`, `RECOMPUTED` ones from `R`, links, accumulators.
+    """The content of a buffer.
 
-    A stage's `FORWARD_LINK` has its inputs, its `BACKWARD_LINK` the gradients of its outputs, from the stages beside it.
+    `ACTIVATIONS` and `INPUTS` are stashes, written by `F`. `RECOMPUTED` activations are written by `R`. A
+    `FORWARD_LINK` has the inputs of its stage, from the stage before. A `BACKWARD_LINK` has the gradients of the
+    outputs of its stage, from the stage after it. An `ACCUMULATOR` has sums of gradients.
     """
 
     ACTIVATIONS = "activations"
@@ -198,9 +210,10 @@ LINKS = (BufferKind.FORWARD_LINK, BufferKind.BACKWARD_LINK)
 
 @dataclass(frozen=True)
 class Buffer:
-    """A circular buffer of `depth` micro-batches in the memory of one IPU, for the stage that reads it.
+    """A circular buffer of `depth` micro-batches in the memory of one IPU, which is the IPU of the stage that reads it.
 
-    Links are written as a step ends, others in the slot; `off_chip` ones rest there between instructions of their stage.
+    Links are written when a step ends, other buffers in the slot of their writer. Between instructions of its stage, an
+    `off_chip` buffer is in off-chip memory.
     """
 
     kind: BufferKind
@@ -211,13 +224,13 @@ class Buffer:
     off_chip: bool = False
 
     def position(self, micro_batch: int) -> int:
-        """The position of a micro-batch in the buffer."""
+        """Returns the position of a micro-batch in the buffer."""
         return 0 if self.kind is BufferKind.ACCUMULATOR else micro_batch % self.depth
 
 
 @dataclass(frozen=True)
 class Effects:
-    """What an instruction does to buffers (all but links are free once read) and to the queues."""
+    """The buffers and queues that an instruction reads and writes. A read frees a place, except in links."""
 
     reads: tuple[Buffer, ...] = ()
     writes: tuple[Buffer, ...] = ()
@@ -227,7 +240,7 @@ class Effects:
 
 @dataclass(frozen=True)
 class Task:
-    """An instruction on an IPU, in a slot that is counted from the begin of the step."""
+    """An instruction on an IPU, in a slot of its step; slots are numbered from 0."""
 
     slot: int
     ipu: int
@@ -236,25 +249,26 @@ class Task:
 
 @dataclass(frozen=True)
 class Step:
-    """What all IPUs do between two exchanges: `tasks` by slot, then by IPU."""
+    """The tasks of all IPUs between two exchanges, sorted by slot, then by IPU."""
 
     tasks: tuple[Task, ...]
 
     @functools.cached_property
     def slots(self) -> int:
-        """How many slots the step has."""
+        """The number of slots of the step."""
         return 1 + max((task.slot for task in self.tasks), default=0)
 
     def of(self, ipu: int) -> tuple[Task, ...]:
-        """The tasks of one IPU, in their order."""
+        """Returns the tasks of one IPU, in their order."""
         return tuple(task for task in self.tasks if task.ipu == ipu)
 
 
 @dataclass(frozen=True)
 class Section:
-    """A stretch of a plan, `ramp up`, `steady`, `ramp down` or `update`: some steps, repeated 0 or more times.
+    """Consecutive steps of a plan, repeated 0 or more times: `ramp up`, `steady`, `ramp down` or `update`.
 
-    In iteration `i`, an instruction for micro-batch `m` is for micro-batch `first + i * advance + m` of the plan.
+    Micro-batches of a section are relative. In iteration `i`, an instruction for micro-batch `m` is for micro-batch
+    `first + i * advance + m` of the plan.
     """
 
     name: str
@@ -264,32 +278,36 @@ class Section:
     advance: int = 0
 
     def base(self, iteration: int) -> int:
-        """The micro-batch of the plan that is 0 in an iteration of this section."""
+        """Returns the micro-batch of the plan that is micro-batch 0 of an iteration."""
         return self.first + iteration * self.advance
 
 
 def _contents(steps: Sequence[Step]) -> list[frozenset[Instruction]]:
-    """Returns what each step computes, without steps that only transfer."""
-    found = (
+    """Returns the computations of each step, without steps that only transfer."""
+    computations = (
         frozenset(task.instruction for task in step.tasks if not isinstance(task.instruction, Load | Save))
         for step in steps
     )
-    return [computed for computed, step in zip(found, steps, strict=True) if computed or not step.tasks]
+    return [computed for computed, step in zip(computations, steps, strict=True) if computed or not step.tasks]
 
 
 @dataclass(frozen=True)
 class Plan(NotebookView):
-    """One pass of a pipeline, from the first micro-batch to the update: what is checked, drawn, costed and executed.
+    """The instructions of one pass of a pipeline, from the first micro-batch to the weight update.
 
     Attributes:
       name: A title, such as `Grouped`, `Sharded` or `Serial phases`.
-      mapping: For each stage the IPUs of its parts; a plain stage has one part.
-      concurrent: For each stage whether its parts are numbered, that is whether it was given as a list.
-      recomputation: The mode in use, never `Auto`; None where nothing is recomputed.
-      repeat_count: How often the pass is run.
-      batch_serialization_iterations: How many micro-batches in a row each stage runs before the next stage does.
-      sections: `ramp up`, `steady`, `ramp down`, and in training `update`; those that would be empty have no steps.
-      liveness: When phases leave the chip; None for stages of a pipeline.
+      mapping: For each stage, the IPUs of its parts. A stage that is not a list of functions has one part.
+      concurrent: For each stage, True if its parts are numbered, because it was passed as a list.
+      micro_batches: The number of micro-batches of one pass.
+      training: True if there are backward passes and a weight update.
+      schedule: The order in which the IPUs work.
+      recomputation: The recomputation mode, never `Auto`; None if nothing is recomputed.
+      repeat_count: The number of times that the pass of the pipeline is repeated.
+      batch_serialization_iterations: The number of micro-batches that each stage runs in a row before the next stage.
+      sections: `ramp up`, `steady`, `ramp down`, and in training `update`. A section that is not needed has no steps.
+      buffers: The buffers of all stages.
+      liveness: The time at which phases leave the chip; None for stages of a pipeline.
     """
 
     name: str
@@ -307,20 +325,20 @@ class Plan(NotebookView):
 
     @property
     def stages(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return len(self.mapping)
 
     @functools.cached_property
     def ipus(self) -> tuple[int, ...]:
-        """The IPUs in use, by number."""
+        """The IPUs in use, in ascending order."""
         return tuple(sorted({ipu for parts in self.mapping for ipu in parts}))
 
     def parts(self, stage: int) -> tuple[tuple[int | None, int], ...]:
-        """The parts of a stage: each one's number, or None for a plain stage, and its IPU."""
+        """Returns the number and the IPU of each part of a stage; the number is None if parts are not numbered."""
         return tuple((index if self.concurrent[stage] else None, ipu) for index, ipu in enumerate(self.mapping[stage]))
 
     def places(self) -> tuple[tuple[int, int | None, int], ...]:
-        """All parts of all stages: stage, part, IPU."""
+        """Returns the stage, the part and the IPU of all parts of all stages."""
         return self._places
 
     @functools.cached_property
@@ -328,25 +346,25 @@ class Plan(NotebookView):
         return tuple((stage, *part) for stage in range(self.stages) for part in self.parts(stage))
 
     def recomputes(self, stage: int) -> bool:
-        """Whether a stage recomputes; the last one keeps its activations."""
+        """Returns True if a stage recomputes its activations; the last stage never does."""
         return self.recomputation is not None and stage < self.stages - 1
 
     def section(self, name: str) -> Section:
-        """A section by its name; `KeyError` if there is none."""
+        """Returns the section of this name; raises `KeyError` if there is none."""
         return {section.name: section for section in reversed(self.sections)}[name]
 
     @property
     def step_count(self) -> int:
-        """How many steps one pass has."""
+        """The number of steps of one pass of the pipeline."""
         return sum(len(section.steps) * section.repeat for section in self.sections)
 
     @property
     def slot_count(self) -> int:
-        """How many slots one pass has, over all its steps."""
+        """The number of slots of one pass of the pipeline, over all its steps."""
         return sum(sum(step.slots for step in section.steps) * section.repeat for section in self.sections)
 
     def walk(self) -> Iterator[tuple[int, Section, Step]]:
-        """Yields each step of one pass: its number, its section, and the step with the micro-batches of the plan."""
+        """Yields number, section and step of each step of one pass, with micro-batches of the plan."""
         number = 0
         for section in self.sections:
             for iteration in range(section.repeat):
@@ -358,23 +376,27 @@ class Plan(NotebookView):
 
     @property
     def unlooped_micro_batches(self) -> int:
-        """How many micro-batches there are without any iteration of the steady loop."""
+        """The number of micro-batches that the plan would have without iterations of the steady loop."""
         steady = self.section("steady")
         return self.micro_batches - steady.repeat * steady.advance
 
     def with_micro_batches(self, micro_batches: int) -> Plan:
-        """The same plan for another number of micro-batches; `ValueError` if the steady loop cannot come to it."""
+        """Returns the same plan for another number of micro-batches, by changing the repetitions of the steady loop.
+
+        Raises:
+          ValueError: No number of repetitions has `micro_batches`.
+        """
         steady = self.section("steady")
-        more, rest = divmod(micro_batches - self.micro_batches, steady.advance)
-        if rest or steady.repeat + more < 0:
-            least = self.unlooped_micro_batches
+        added, remainder = divmod(micro_batches - self.micro_batches, steady.advance)
+        if remainder or steady.repeat + added < 0:
+            smallest = self.unlooped_micro_batches
             raise ValueError(
-                f"`micro_batches` is {micro_batches}; this plan can have {least}, or any multiple of {steady.advance}"
+                f"`micro_batches` is {micro_batches}; this plan can have {smallest}, or any multiple of {steady.advance}"
                 " more"
             )
-        by = more * steady.advance
+        by = added * steady.advance
         sections = tuple(
-            replace(section, repeat=section.repeat + more)
+            replace(section, repeat=section.repeat + added)
             if section is steady
             else replace(section, first=section.first + by)
             if section.name == "ramp down"
@@ -384,58 +406,80 @@ class Plan(NotebookView):
         return replace(self, micro_batches=micro_batches, sections=sections)
 
     def folded_ramps(self) -> tuple[int, int] | None:
-        """Returns how many iterations of the steady loop the ramps are; None if they are no such."""
+        """Returns the numbers of steady iterations that are equal to the ramps, or None if there are no such numbers.
+
+        Ramps often are iterations of the steady loop from which some instructions are missing: those whose micro-batch
+        is before the first one or after the last one. Example: in Grouped inference with two stages and 4
+        micro-batches, iteration `i` is `0F(i+1) 1F(i)` for `i` from 0 to 2. The ramp-up is iteration -1 without `1F-1`,
+        and the ramp-down is iteration 3 without `0F4`, so the result is `(1, 1)`. Then one loop from -1 to 3 that skips
+        the missing instructions runs the whole plan. The program has one copy of each stage in place of three.
+        """
         steady = self.section("steady")
         up, down = _contents(self.section("ramp up").steps), _contents(self.section("ramp down").steps)
         length = len(_contents(steady.steps))
         if not length or len(up) % length:
             return None
-        before, after = len(up) // length, -(-len(down) // length)
+        iterations_up, iterations_down = len(up) // length, -(-len(down) // length)
 
         def contents(iterations: range) -> list[frozenset[Instruction]]:
-            """Returns what the steps of these iterations do for the micro-batches that there are."""
+            """Returns the computations of these iterations for micro-batches that exist."""
             total = self.unlooped_micro_batches
             moved = (
                 [shifted(instruction, iteration * steady.advance) for instruction in content]
                 for iteration in iterations
                 for content in _contents(steady.steps)
             )
-            return [frozenset(one for one in step if 0 <= (micro_batch_of(one) or 0) < total) for step in moved]
+            return [
+                frozenset(instruction for instruction in step if 0 <= (micro_batch_of(instruction) or 0) < total)
+                for step in moved
+            ]
 
-        missing = [frozenset[Instruction]()] * (after * length - len(down))
-        if contents(range(-before, 0)) != up or contents(range(after)) != [*down, *missing]:
+        missing = [frozenset[Instruction]()] * (iterations_down * length - len(down))
+        if contents(range(-iterations_up, 0)) != up or contents(range(iterations_down)) != [*down, *missing]:
             return None
-        return before, after
+        return iterations_up, iterations_down
 
     def offloaded(self, *, activations: bool = False, accumulators: bool = False) -> Plan:
-        """The same plan with stashes (but the last stage's) or accumulators off the chip; phases stay as they are."""
+        """Returns the same plan with stashes or accumulators off the chip. Plans of phases are returned unchanged.
+
+        Args:
+          activations: True to move the stashes of all stages except the last one.
+          accumulators: True to move the gradient accumulators of all stages.
+        """
         if self.phased or not self.training:
             return self
         kinds = (STASHES if activations else ()) + ((BufferKind.ACCUMULATOR,) if accumulators else ())
         moved = [
-            each.kind in kinds and (each.kind is BufferKind.ACCUMULATOR or each.stage < self.stages - 1)
-            for each in self.buffers
-        ]  # The backward pass of the last stage follows at once, so its stash stays.
+            buffer.kind in kinds and (buffer.kind is BufferKind.ACCUMULATOR or buffer.stage < self.stages - 1)
+            for buffer in self.buffers
+        ]  # The backward pass of the last stage follows its forward pass at once, so its stash stays on the chip.
         pairs = zip(self.buffers, moved, strict=True)
-        return replace(self, buffers=tuple(replace(each, off_chip=True) if off else each for each, off in pairs))
+        buffers = tuple(replace(buffer, off_chip=True) if is_moved else buffer for buffer, is_moved in pairs)
+        return replace(self, buffers=buffers)
 
     @property
     def offloads(self) -> dict[str, bool]:
-        """What of a pipeline rests off the chip, as the arguments of `offloaded`."""
+        """The kinds of buffers that are off the chip, as arguments of `offloaded`; all False for phases."""
         kinds = set() if self.phased else {buffer.kind for buffer in self.buffers if buffer.off_chip}
         return {"activations": bool(kinds & set(STASHES)), "accumulators": BufferKind.ACCUMULATOR in kinds}
 
     def buffer(self, kind: BufferKind, stage: int, part: int | None = None) -> Buffer | None:
-        """The buffer of that kind that belongs to a stage or a part of it; None if there is none."""
+        """Returns the buffer of this kind of a stage or of a part of it; None if there is none."""
         return self._buffers.get((kind, stage, part))
 
     def stash_depth(self, stage: int, part: int | None = None) -> int:
-        """For how many micro-batches a stage stashes activations, or inputs where it recomputes; 0 in inference."""
-        found = [self.buffer(kind, stage, part) for kind in STASHES]
-        return max((buffer.depth for buffer in found if buffer), default=0)
+        """Returns the number of micro-batches for which a stage stashes activations, or inputs if it recomputes.
+
+        The number is 0 in inference.
+        """
+        stashes = [self.buffer(kind, stage, part) for kind in STASHES]
+        return max((buffer.depth for buffer in stashes if buffer), default=0)
 
     def effects(self, instruction: Instruction) -> Effects:
-        """What an instruction of this plan reads and writes, whatever its micro-batch; transfers do neither."""
+        """Returns the buffers and queues that an instruction reads and writes. They do not depend on its micro-batch.
+
+        Transfers have no effects.
+        """
         if isinstance(instruction, Load | Save):
             return Effects()
         kind = BufferKind
@@ -443,14 +487,14 @@ class Plan(NotebookView):
         forward = isinstance(instruction, Forward)
         if forward:
             reads = (self.buffer(kind.FORWARD_LINK, stage, part),)
-            here = (self.buffer(kind.ACTIVATIONS, stage, part), self.buffer(kind.INPUTS, stage, part))
-            writes = (*here, *self._links(kind.FORWARD_LINK, stage + 1))
+            stashes = tuple(self.buffer(stash, stage, part) for stash in STASHES)
+            writes = (*stashes, *self._links(kind.FORWARD_LINK, stage + 1))
         elif isinstance(instruction, Recompute):
             reads = (self.buffer(kind.INPUTS, stage, part),)
             writes = (self.buffer(kind.RECOMPUTED, stage, part),)
         elif isinstance(instruction, Backward):
             kinds = (kind.ACTIVATIONS, kind.RECOMPUTED, kind.BACKWARD_LINK)
-            reads = tuple(self.buffer(one, stage, part) for one in kinds)
+            reads = tuple(self.buffer(source, stage, part) for source in kinds)
             writes = (self.buffer(kind.ACCUMULATOR, stage, part), *self._links(kind.BACKWARD_LINK, stage - 1))
         else:
             reads = (self.buffer(kind.ACCUMULATOR, stage, part),)
@@ -464,18 +508,18 @@ class Plan(NotebookView):
 
     @property
     def phased(self) -> bool:
-        """Whether its stages are phases, of which each has its IPUs for itself."""
+        """True if the stages are phases, which are on the chip one after the other."""
         return self.liveness is not None
 
     @property
     def heading(self) -> str:
-        """What it is, in a line."""
-        words = [
-            f"{self.name}: {self.stages} {'phase' if self.phased else 'stage'}{'s' * (self.stages > 1)}",
-            f"{self.micro_batches} micro-batch{'es' * (self.micro_batches > 1)}",
+        """A description of the plan in one line."""
+        parts = [
+            f"{self.name}: {counted(self.stages, 'phase' if self.phased else 'stage')}",
+            counted(self.micro_batches, "micro-batch", "es"),
             "training" if self.training else "inference",
         ]
-        return ", ".join([*words, self.recomputation.name] if self.recomputation else words)
+        return ", ".join([*parts, self.recomputation.name] if self.recomputation else parts)
 
     def __repr__(self) -> str:
         return f"<Plan {self.heading}>"
@@ -486,7 +530,7 @@ class Plan(NotebookView):
         return plan_text(self)
 
     def table(self) -> Table:
-        """All tasks of one pass as arrays, one row a task."""
+        """Returns all tasks of one pass of the pipeline as arrays with a row for each task."""
         from tensorflow_ipu.pipelining.schedule.text import make_table
 
         return make_table(self)

@@ -1,4 +1,4 @@
-"""Checks of the arguments of plans, and what all schedules answer; all faults of a call are reported together."""
+"""Checks of the arguments of plans, and the base class of schedules. All errors of a call are reported together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSc
 if TYPE_CHECKING:
     from tensorflow_ipu.pipelining.schedule.plan import Plan
 
-# The modes that a schedule supports; the first one is its `Auto`.
+# The recomputation modes that each schedule supports; `Auto` selects the first one.
 SUPPORTED_MODES: dict[PipelineSchedule, tuple[RecomputationMode, ...]] = {
     PipelineSchedule.Grouped: (
         RecomputationMode.RecomputeThenBackpropagate,
@@ -27,48 +27,48 @@ SUPPORTED_MODES: dict[PipelineSchedule, tuple[RecomputationMode, ...]] = {
 
 
 LARGEST_COUNT = 2**31 - 1
-MOST_STAGES = 1024  # The steps of a plan are as many, and each has as many tasks.
-ALL_IPUS = -1  # In the place of an IPU's number.
+MOST_STAGES = 1024  # The ramps of a plan have a step for each stage, and each step has a task for each stage.
+ALL_IPUS = -1  # A stage on all IPUs has this number in place of the number of an IPU.
 
 Mapping = tuple[tuple[int, ...], ...]
-FullMapping = tuple[Mapping, tuple[bool, ...]]  # The IPUs of each stage, and whether it was passed as a list of parts.
+FullMapping = tuple[Mapping, tuple[bool, ...]]  # The IPUs of each stage, and True if it was passed as a list of parts.
 
 
-def checked_count(name: str, value: object, faults: Faults, most: int = LARGEST_COUNT) -> None:
-    """Records a fault where `value` is no whole number from 1 to the most that is possible."""
+def checked_count(name: str, value: object, faults: Faults, largest: int = LARGEST_COUNT) -> None:
+    """Records an error unless `value` is a whole number from 1 to `largest`."""
     if not is_int(value):
         faults.add(TypeError, f"`{name}` must be a whole number, but is {value!r}")
-    elif not 1 <= value <= most:
-        faults.add(ValueError, f"`{name}` must be from 1 to {most}, but is {value}")
+    elif not 1 <= value <= largest:
+        faults.add(ValueError, f"`{name}` must be from 1 to {largest}, but is {value}")
 
 
 def checked_product(counts: dict[str, Any], faults: Faults) -> None:
-    """Records a fault where counts, by name, are sound one by one and more than the largest int32 in all."""
+    """Records an error if the product of valid counts is above the largest int32."""
     if not all(is_int(count) and 1 <= count <= LARGEST_COUNT for count in counts.values()):
         return
     total = math.prod(counts.values())
     if total > LARGEST_COUNT:
         named = " and ".join(f"`{name}` is {count}" for name, count in counts.items())
-        faults.add(ValueError, f"{named}: {total} micro-batches in all, and at most {LARGEST_COUNT} are possible")
+        faults.add(ValueError, f"{named}: together {total} micro-batches, but at most {LARGEST_COUNT} are supported")
 
 
 def checked_mapping(name: str, mapping: object, faults: Faults) -> FullMapping | None:
-    """Brings a device mapping into its full form."""
+    """Returns a device mapping in its full form; records errors and returns None if it is not valid."""
     if not isinstance(mapping, list | tuple):
         faults.add(TypeError, f"`{name}` must be a list or a tuple, but is {mapping!r}")
         return None
-    found: list[tuple[int, ...]] = []
-    sound = True
+    full_mapping: list[tuple[int, ...]] = []
+    is_valid = True
     for stage, item in enumerate(mapping):
         ipus = tuple(item) if isinstance(item, list | tuple) else (item,)
         ipus = (0,) if is_int(item) and item == ALL_IPUS else ipus
         fault = _mapping_fault(f"{name}[{stage}]", item, ipus)
         if fault:
             faults.add(*fault)
-            sound = False
-        found.append(ipus)
+            is_valid = False
+        full_mapping.append(ipus)
     concurrent = tuple(isinstance(item, list | tuple) for item in mapping)
-    return (tuple(found), concurrent) if sound else None
+    return (tuple(full_mapping), concurrent) if is_valid else None
 
 
 def _mapping_fault(name: str, item: object, ipus: tuple[Any, ...]) -> tuple[type[Exception], str] | None:
@@ -79,40 +79,40 @@ def _mapping_fault(name: str, item: object, ipus: tuple[Any, ...]) -> tuple[type
     if max(ipus) >= MOST_IPUS:
         return ValueError, f"`{name}` is {item!r}; IPUs are numbered from 0 to {MOST_IPUS - 1}"
     if min(ipus) < 0:
-        return ValueError, f"`{name}` is {item!r}; IPUs are numbered from 0, and -1 alone is all of them"
+        return ValueError, f"`{name}` is {item!r}; IPUs are numbered from 0, and -1 means all IPUs"
     if len(set(ipus)) < len(ipus):
         return ValueError, f"`{name}` is {item!r}; concurrent parts need IPUs of their own"
     return None
 
 
 def is_serialized(batch_serialization_iterations: object) -> bool:
-    """Returns True if several elements of the infeed take the place of a micro-batch."""
+    """Returns True if each micro-batch is cut into several elements of the infeed."""
     return is_int(batch_serialization_iterations) and batch_serialization_iterations > 1
 
 
 def check_multiple(micro_batches: int, multiple: int, schedule: str, stages: int, training: bool) -> None:
-    """Raises an error if a number of micro-batches would leave the last cycle of a pipeline unfinished."""
+    """Raises an error unless the number of micro-batches is a multiple of `multiple`."""
     if micro_batches % multiple == 0:
         return
     below = micro_batches // multiple * multiple
     nearest = [str(count) for count in (below, below + multiple) if count]
-    before, after = words_of_multiple(schedule, stages, training, multiple)
-    message = f"{before}{micro_batches}; use {' or '.join(nearest)}{after}"
-    if "tensorflow" not in sys.modules:  # Then nobody can name its kind of error, and its import would take seconds.
+    prefix, suffix = message_of_multiple(schedule, stages, training, multiple)
+    message = f"{prefix}{micro_batches}; use {' or '.join(nearest)}{suffix}"
+    if "tensorflow" not in sys.modules:  # Then nobody can catch its errors, and its import takes seconds.
         raise ValueError(message)
     from tensorflow.errors import FailedPreconditionError  # pyright: ignore[reportMissingImports]
 
     raise FailedPreconditionError(None, None, message)
 
 
-def words_of_multiple(schedule: str, stages: int, training: bool, multiple: int | str) -> tuple[str, str]:
-    """What is said of a number of micro-batches that is no such multiple, before it and after it."""
+def message_of_multiple(schedule: str, stages: int, training: bool, multiple: int | str) -> tuple[str, str]:
+    """Returns the error of a number of micro-batches that is not a multiple: the texts before and after the number."""
     trains = "trains" if training else "does not train"
-    before = (
+    prefix = (
         f"the number of micro-batches of a {schedule} pipeline of {stages} stages that {trains} must be a multiple of"
         f" {multiple}, but is "
     )
-    return before, (
+    return prefix, (
         ". It is called `micro_batches`, `gradient_accumulation_count`, `gradient_accumulation_steps_per_replica` or"
         " `steps_per_execution`, depending on what you call"
     )
@@ -120,9 +120,9 @@ def words_of_multiple(schedule: str, stages: int, training: bool, multiple: int 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Answers for a schedule: what it supports of a pipeline's other arguments, and its plans."""
+    """A schedule with its checks of the other arguments of a pipeline, and its plans."""
 
-    enough: ClassVar[int]  # So many times `multiple` micro-batches have a steady section.
+    enough: ClassVar[int]  # A plan of `enough * multiple` micro-batches has a steady section.
 
     value: PipelineSchedule | PhasedExecution
 
@@ -131,25 +131,25 @@ class Schedule:
         return self.value.name
 
     def default_mapping(self, parts: Sequence[int], batch_serialization_iterations: int) -> Mapping:
-        """Returns the IPUs of stages of so many parts."""
+        """Returns the default IPUs of all stages, given the number of parts of each stage."""
         raise NotImplementedError
 
     def multiple(self, mapping: Mapping, training: bool) -> int:
-        """Returns what the number of micro-batches must be a multiple of."""
+        """Returns the number of which the number of micro-batches must be a multiple."""
         raise NotImplementedError
 
     def check(self, mapping: Mapping | None, training: bool, batch: int, faults: Faults, name: str) -> None:
-        """Records faults if the schedule, the argument `name`, does not support the other arguments."""
+        """Records an error for each argument that the schedule does not support; `name` is the argument with the schedule."""
         del mapping, training
         if is_serialized(batch) and self.value is not PipelineSchedule.Sequential:
             faults.add(
                 NotImplementedError,
-                f"`batch_serialization_iterations` is {batch} and `{name}` is {self.name}; batches can be serialised with"
-                " `PipelineSchedule.Sequential` only",
+                f"`batch_serialization_iterations` is {batch} and `{name}` is {self.name}; batches can be serialized"
+                " with `PipelineSchedule.Sequential` only",
             )
 
     def checked_mode(self, mode: object, training: bool, faults: Faults) -> RecomputationMode | None:
-        """Returns the recomputation mode that is used, never `Auto`; records a fault if it is not supported."""
+        """Returns the recomputation mode to use, never `Auto`; records an error if it is not supported."""
         if mode is None:
             return None
         if isinstance(mode, RecomputationMode):
@@ -171,7 +171,7 @@ class Schedule:
         repeat_count: int,
         batch: int = 1,
     ) -> Plan:
-        """Makes a plan of arguments that were checked."""
+        """Returns the plan of arguments that were checked."""
         raise NotImplementedError
 
     def checked_plan(
@@ -185,7 +185,10 @@ class Schedule:
         batch: int = 1,
         faults: Faults,
     ) -> Plan:
-        """Checks arguments, raises all faults, and makes the plan. A mapping of None is a fault that is recorded."""
+        """Checks the arguments, raises all errors together, and returns the plan.
+
+        `device_mapping` is None if its error is already in `faults`.
+        """
         counts = {"micro_batches": micro_batches, "batch_serialization_iterations": batch}
         for name, count in {**counts, "repeat_count": repeat_count}.items():
             checked_count(name, count, faults)

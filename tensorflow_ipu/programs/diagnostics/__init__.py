@@ -1,1 +1,1 @@
-"""Why a program was traced again, what cannot be compiled, and the lines of users."""
+"""Explains repeated traces, programs that cannot run on an IPU, and errors, with the lines of the user's code."""

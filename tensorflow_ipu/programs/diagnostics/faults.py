@@ -1,4 +1,7 @@
-"""Refuses programs that cannot run on an IPU, and explains why: the operation, its layer, the user's line, and a remedy."""
+"""Rejects programs that cannot run on an IPU, and explains errors.
+
+A message names the operation, its Keras layer and the user's line, and suggests an alternative.
+"""
 
 from __future__ import annotations
 
@@ -14,48 +17,50 @@ from tensorflow_ipu._tensorflow import functions, graphs, op_errors
 from tensorflow_ipu._tensorflow.graphs import CALLS, functions_of, named_operations, without_inlining
 from tensorflow_ipu.programs.diagnostics.tracebacks import frames_below_user, hlo, user_frame, user_lines
 
-# Frames of a Keras layer that is being called.
+# The files of Keras that call layers.
 _LAYER_CALL = ("/keras/src/layers/layer.py", "/tf_keras/src/engine/base_layer.py")
 
-# Scopes that TensorFlow makes by itself.
+# The names of scopes that TensorFlow adds.
 _GENERATED = re.compile(r"(while|cond|switch_case|gradient_tape|gradients|(Stateful)?PartitionedCall)(_\d+)?")
 
 _ASSIGNING = {"ResourceStridedSliceAssign", "TensorStridedSliceUpdate"}
 
-# What the message of a failed compilation says of an input that XLA has to know, and of its operation.
+# The error of TensorFlow's bridge for an input that must be constant: its position, and the name and type of the
+# operation.
 _NOT_CONSTANT = re.compile(r"Input (\d+) to node `([^`]+)` with op (\S+) must be a compile-time constant")
 
-# What may return as many elements as the data say: whatever the data, and by the sizes that it is given.
+# Operations with a result whose size depends on the values of the input.
 _SELECTING = {"DynamicPartition", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "Where"} | {
     f"NonMaxSuppression{version}" for version in ("", "V2", "V3", "V4", "V5")
 }
+# Operations with a result whose size depends on values, if an input that sets the size is not constant.
 _SIZED = _SELECTING | {"BroadcastTo", "Fill", "Range", "Slice", "StridedSlice"}
 _OPTIMIZER = re.compile(r"/(keras|tf_keras|tensorflow\w*)/(\w+/)*\w*optimizer")
-# An instruction whose shape has a bound in the place of a size, in HLO as text.
+# An instruction in HLO text whose shape has a bound instead of a size, such as `f32[<=8]`.
 _BOUNDED = re.compile(r"^ *(?:ROOT )?\S+ = \w+\[[^\]]*<=.*op_name=\"([^\"]*)\"", re.MULTILINE)
 
-# XLA takes these for the control flow that they make up.
+# The control flow of TensorFlow 1. XLA compiles it as a whole, so these operations are not checked one by one.
 _CONTROL_FLOW = {
     f"{reference}{name}" for reference in ("", "Ref") for name in ("Enter", "Exit", "Merge", "NextIteration", "Switch")
 } | {"LoopCond"}
 
 
-class _Found(NamedTuple):
+class _ScopedOperation(NamedTuple):
     operation: tf.Operation
-    scope: tuple[str, ...]
+    scope: tuple[str, ...]  # The scopes of the calls that lead to the operation's function.
 
 
 def check(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> None:
-    """Refuses a program whose types, state or shapes cannot be on the device."""
+    """Raises an error for a program with types, variables or shapes that the device does not support."""
     _check_types("input", program.inputs)
     _check_types("output", program.outputs)
     places = {id(variable.handle): (variable.name, variable.device) for variable in program.variables}
-    named = len(places)
-    for at, tensor in enumerate(program.captured_inputs):
+    variables = len(places)
+    for index, tensor in enumerate(program.captured_inputs):
         if tensor.dtype == tf.resource:
-            places.setdefault(id(tensor), (f"captured state {at}", tensor.device))
-    # State that has no name is of a summary, a dataset or a table, and is used in a line that has one.
-    if any(place and not _is_same(place, device) for _, place in list(places.values())[named:]):
+            places.setdefault(id(tensor), (f"captured resource {index}", tensor.device))
+    # Other resources belong to summaries, datasets and tables. `refuse` names the line that uses them.
+    if any(place and not _is_same(place, device) for _, place in list(places.values())[variables:]):
         refuse(program)
     check_places(places.values(), device)
     if tf.executing_eagerly():
@@ -76,65 +81,69 @@ def _check_types(kind: str, tensors: list[tf.Tensor]) -> None:
             )
 
 
-_MOST_NAMED = 6
+_NAMED_PLACES = 6  # An error names at most this number of variables.
 
 
 def check_places(places: Iterable[tuple[str, str]], device: str) -> None:
-    """Refuses state, by names and devices, that is on another device than the program's."""
+    """Raises `ValueError` if a place, the name and the device of a resource, is not on the program's device."""
     elsewhere = [
         f"`{name}` on `{short(place)}`" for name, place in sorted(places) if place and not _is_same(place, device)
     ]
-    more = len(elsewhere) - _MOST_NAMED
+    unnamed = len(elsewhere) - _NAMED_PLACES
     if elsewhere:
         raise ValueError(
             f"the program runs on `{short(device)}`, but uses variables (or iterators, or queues) of another device:"
-            f" {', '.join(elsewhere[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''}. Make the model inside"
-            " `strategy.scope()` of the strategy that runs the program, as optimizers, variables and iterators; a lookup table"
-            " stays on the host, so look up where the dataset is made"
+            f" {', '.join(elsewhere[:_NAMED_PLACES])}{f' and {unnamed} more' if unnamed > 0 else ''}. Make the model"
+            " inside `strategy.scope()` of the strategy that runs the program, and optimizers, variables and iterators too. A"
+            " lookup table is on the host: look values up in the dataset, by `dataset.map`"
         )
 
 
 def _is_same(place: str, device: str) -> bool:
-    """Returns True if two names are of one device: a graph may leave out parts of them."""
+    """Returns True if two names mean the same device; graphs may shorten names."""
     if place == device:
         return True
-    one, other = tf.DeviceSpec.from_string(place), tf.DeviceSpec.from_string(device)
-    return (one.device_type, one.device_index or 0) == (other.device_type, other.device_index or 0)
+    specs = (tf.DeviceSpec.from_string(name) for name in (place, device))
+    return len({(spec.device_type, spec.device_index or 0) for spec in specs}) == 1
 
 
 def short(device: str) -> str:
-    """Returns the name of a device without job, replica and task."""
+    """Returns the name of a device without job, replica and task: `/device:IPU:0`."""
     return device[device.rfind("/device:") :]
 
 
 def refuse(program: functions.ConcreteFunction) -> None:
-    """Refuses a program that cannot be compiled before it goes into a graph."""
-    if next(_all(program.graph, ()), None) is not None:  # For most programs this look is quick.
-        found = list(_needed(program.graph, program.outputs, (), _is_uncompilable))
-        if found:
-            raise tf.errors.InvalidArgumentError(None, None, _words(found))
-    for one in _sized_by_data(program):
-        if one.operation.type in _SELECTING:
-            raise tf.errors.InvalidArgumentError(None, None, _of_data(one))
+    """Raises `tf.errors.InvalidArgumentError` for a program that XLA or an IPU cannot compile."""
+    if next(_uncompilable(program.graph, ()), None) is not None:  # This check is fast, and settles most programs.
+        uncompilable = list(_needed(program.graph, program.outputs, (), _is_uncompilable))
+        if uncompilable:
+            raise tf.errors.InvalidArgumentError(None, None, _uncompilable_message(uncompilable))
+    for scoped in _sized_by_data(program):
+        if scoped.operation.type in _SELECTING:
+            raise tf.errors.InvalidArgumentError(None, None, _shape_message(scoped))
 
 
 def refuse_shapes_of_data(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> None:
-    """Refuses a program with shapes that depend on data, as a machine does: XLA:CPU has bounds for them, and runs it."""
-    suspected = {id(one.operation): one for one in _sized_by_data(program)}
-    if not suspected:  # As for most programs: for the others XLA tells what it folds.
+    """Raises `tf.errors.InvalidArgumentError` for a program with shapes that depend on data.
+
+    XLA:CPU would run the program, since it gives such shapes a bound. A real IPU would not. If an operation may have
+    such a shape, the HLO is searched for bounds, because XLA may have folded the shape to a constant.
+    """
+    suspected = {id(scoped.operation): scoped for scoped in _sized_by_data(program)}
+    if not suspected:
         return
     try:
         text = hlo(program, inputs, device, "hlo").decode()
-    except (tf.errors.OpError, ValueError):  # Which the compilation will explain.
+    except (tf.errors.OpError, ValueError):  # The compilation will fail with an explanation.
         return
     bounded = {without_inlining(name) for name in _BOUNDED.findall(text)}
     for name, operation in named_operations(program.graph):
         if name in bounded and id(operation) in suspected:
-            raise tf.errors.InvalidArgumentError(None, None, _of_data(suspected[id(operation)]))
+            raise tf.errors.InvalidArgumentError(None, None, _shape_message(suspected[id(operation)]))
 
 
-def _sized_by_data(program: functions.ConcreteFunction) -> list[_Found]:
-    """Returns the needed operations whose results may have a shape that depends on data, in their order."""
+def _sized_by_data(program: functions.ConcreteFunction) -> list[_ScopedOperation]:
+    """Returns the needed operations with a result whose shape may depend on data, in the order of the graph."""
     operations = (operation for graph in graphs.graphs_of(program) for operation in graph.get_operations())
     if not any(map(_is_sized_by_data, operations)):
         return []
@@ -144,68 +153,71 @@ def _sized_by_data(program: functions.ConcreteFunction) -> list[_Found]:
 def _is_sized_by_data(operation: tf.Operation) -> bool:
     if operation.type not in _SIZED or all(tensor.shape.is_fully_defined() for tensor in operation.outputs):
         return False
-    # Optimizers make the rows unique that a gradient names, as those of the machine do in one operation.
+    # Optimizers remove duplicate rows from sparse gradients. On the machine, one operation does this.
     return not any(map(_OPTIMIZER.search, frames_below_user(operation)))
 
 
-def _of_data(found: _Found) -> str:
-    place = _place(found, user_frame(found.operation), _layers(found))
-    way_out = _ONE_SIZE
-    if found.operation.type in _SELECTING:
-        way_out = (
-            "The way out: keep all elements, and mask what does not count, as `tf.where(condition, x, 0)` does; do that where"
-            f" the data is made (`dataset.map`), {_IN_SCOPE}"
+def _shape_message(scoped: _ScopedOperation) -> str:
+    place = _place(scoped, user_frame(scoped.operation), _layers(scoped))
+    advice = _ONE_SIZE
+    if scoped.operation.type in _SELECTING:
+        advice = (
+            "Instead, keep all elements, and mask those that do not count, as `tf.where(condition, x, 0)` does; select"
+            f" elements where the data is made (`dataset.map`), {_IN_SCOPE}"
         )
     return (
         "A program for an IPU has static shapes, and the shape of the result of"
-        f" `{found.operation.type}`{place}{',' * bool(place)} depends on data. {way_out}"
+        f" `{scoped.operation.type}`{place}{',' if place else ''} depends on data. {advice}"
     )
 
 
-# The way out where sizes differ.
 _ONE_SIZE = (
-    "The way out: give it a Python number or a `tf.constant`; where sizes differ, cut or fill up to one size where the data"
-    " is made (`dataset.map`), and mask what does not count, as `tf.where(tf.range(most) < size, x, 0)` does"
+    "Instead, pass a Python number or a `tf.constant`; if sizes differ, cut or pad to one size where the data is made"
+    " (`dataset.map`), and mask what does not count, as `tf.where(tf.range(max_size) < size, x, 0)` does"
 )
 
 
 def _why_uncompilable(program: functions.ConcreteFunction, error: str) -> str | None:
-    found = list(_needed(program.graph, program.outputs, (), _is_uncompilable))
-    if not found:
-        # What XLA stumbled over, though no result needs it.
-        found = [one for one in _all(program.graph, ()) if f"{{{{node {one.operation.name}}}}}" in error][::-1]
-    return _words(found) if found else _unknown_shape(program, error)
+    uncompilable = list(_needed(program.graph, program.outputs, (), _is_uncompilable))
+    if not uncompilable:
+        # XLA may have failed at an operation that no result needs.
+        candidates = _uncompilable(program.graph, ())
+        uncompilable = [scoped for scoped in candidates if f"{{{{node {scoped.operation.name}}}}}" in error][::-1]
+    return _uncompilable_message(uncompilable) if uncompilable else _unknown_shape(program, error)
 
 
 def _unknown_shape(program: functions.ConcreteFunction, error: str) -> str | None:
-    """Explains an operation whose shape or axis depends on data; None if it failed for another reason."""
-    fault = _NOT_CONSTANT.search(error)
-    if fault is None:
+    """Explains the error of an operation whose shape or axis depends on data; returns None for other errors."""
+    match = _NOT_CONSTANT.search(error)
+    if match is None:
         return None
-    position, name, kind = fault.groups()
-    found = _named(program, kind, without_inlining(name))
-    if found is None:
+    position, name, kind = match.groups()
+    scoped = _named(program, kind, without_inlining(name))
+    if scoped is None:
         return None
-    place = _place(found, user_frame(found.operation), _layers(found))
-    if found.operation.type in _ASSIGNING:
+    place = _place(scoped, user_frame(scoped.operation), _layers(scoped))
+    if scoped.operation.type in _ASSIGNING:
         return (
-            f"A program for an IPU has to know how many elements it assigns to a slice, by `{found.operation.type}`{place}."
-            " The way out: assign a value of the slice's shape, or `variable.assign(tf.tensor_scatter_nd_update(variable,"
-            " indices, updates))`"
+            "In a program for an IPU, the number of elements that are assigned to a slice must be static, but it"
+            f" depends on data for `{scoped.operation.type}`{place}. Instead, assign a value of the slice's shape, or"
+            " `variable.assign(tf.tensor_scatter_nd_update(variable, indices, updates))`"
         )
     return (
-        f"A program for an IPU has static shapes, and input {position} of `{found.operation.type}`{place}, which makes up"
+        f"A program for an IPU has static shapes, and input {position} of `{scoped.operation.type}`{place}, which sets"
         f" the shape or the axis of its result, depends on data. {_ONE_SIZE}"
     )
 
 
-def _named(program: functions.ConcreteFunction, kind: str, name: str) -> _Found | None:
-    """Returns the operation of a name that begins with the calls of its function; None if several lines could be meant."""
-    alike = [one for one in _operations(program.graph, ()) if one.operation.type == kind]
-    alike = [one for one in alike if f"/{name}".endswith(f"/{one.operation.name}")]
-    longest = max((len(one.operation.name) for one in alike), default=0)
-    alike = [one for one in alike if len(one.operation.name) == longest]
-    return alike[0] if len({user_frame(one.operation) for one in alike}) == 1 else None
+def _named(program: functions.ConcreteFunction, kind: str, name: str) -> _ScopedOperation | None:
+    """Returns the operation of a name such as `while/body/Fill`, which may begin with the calls of its function.
+
+    The operation with the longest matching name is returned, or None if several lines of the user could be meant.
+    """
+    matches = [scoped for scoped in _operations(program.graph, ()) if scoped.operation.type == kind]
+    matches = [scoped for scoped in matches if f"/{name}".endswith(f"/{scoped.operation.name}")]
+    longest = max((len(scoped.operation.name) for scoped in matches), default=0)
+    matches = [scoped for scoped in matches if len(scoped.operation.name) == longest]
+    return matches[0] if len({user_frame(scoped.operation) for scoped in matches}) == 1 else None
 
 
 def _needed(
@@ -213,8 +225,15 @@ def _needed(
     outputs: Sequence[tf.Tensor],
     scope: tuple[str, ...],
     is_sought: Callable[[tf.Operation], bool],
-) -> Iterator[_Found]:
-    """Yields the sought operations that `outputs` and side effects need and XLA cannot fold, the last one first."""
+) -> Iterator[_ScopedOperation]:
+    """Yields the sought operations that XLA has to compile, the last one first.
+
+    XLA compiles an operation if an output or a side effect needs it, and if it cannot fold the operation to a constant.
+    A first walk, forward, finds the operations with constant inputs only. A second walk, backward, marks the operations
+    that are needed: it begins at the outputs and the control outputs, and adds the inputs of each marked operation.
+    Called functions are searched in the same way, from the outputs that their call needs. The cost is linear in the
+    operations.
+    """
     operations = graph.get_operations()
     constant: set[tf.Operation] = set()
     for operation in operations:
@@ -225,44 +244,44 @@ def _needed(
             and all(tensor.op in constant for tensor in operation.inputs)
         ):
             constant.add(operation)
-    wanted = {id(tensor) for tensor in outputs}
-    run = set(graph.control_outputs)
-    for operation in reversed(operations):  # Each comes after what it needs.
-        results = operation.outputs
-        if operation not in run and not any(id(tensor) in wanted for tensor in results):
+    needed_tensors = {id(tensor) for tensor in outputs}
+    needed_operations = set(graph.control_outputs)
+    for operation in reversed(operations):  # An operation follows its inputs.
+        are_needed = [id(tensor) in needed_tensors for tensor in operation.outputs]
+        if operation not in needed_operations and not any(are_needed):
             continue
         if operation not in constant:
-            yield from _of_operation(graph, operation, [id(tensor) in wanted for tensor in results], scope, is_sought)
-        wanted.update(id(tensor) for tensor in operation.inputs)
-        run.update(operation.control_inputs)
+            yield from _sought_in(graph, operation, are_needed, scope, is_sought)
+        needed_tensors.update(id(tensor) for tensor in operation.inputs)
+        needed_operations.update(operation.control_inputs)
 
 
-def _of_operation(
+def _sought_in(
     graph: graphs.FunctionGraph,
     operation: tf.Operation,
-    wanted: Sequence[bool],
+    are_needed: Sequence[bool],
     scope: tuple[str, ...],
     is_sought: Callable[[tf.Operation], bool],
-) -> Iterator[_Found]:
+) -> Iterator[_ScopedOperation]:
     for function in functions_of(graph, operation):
         outputs = function.outputs
-        if operation.type in CALLS and len(outputs) == len(wanted):  # The gradient may have added outputs since.
-            outputs = [tensor for tensor, is_wanted in zip(outputs, wanted, strict=True) if is_wanted]
+        if operation.type in CALLS and len(outputs) == len(are_needed):  # A gradient may have added outputs.
+            outputs = [tensor for tensor, is_needed in zip(outputs, are_needed, strict=True) if is_needed]
         inside = _scope(operation, scope) if operation.type in CALLS else scope
         yield from _needed(function, outputs, inside, is_sought)
     if is_sought(operation):
-        yield _Found(operation, scope)
+        yield _ScopedOperation(operation, scope)
 
 
-def _all(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator[_Found]:
-    return (one for one in _operations(graph, scope) if _is_uncompilable(one.operation))
+def _uncompilable(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator[_ScopedOperation]:
+    return (scoped for scoped in _operations(graph, scope) if _is_uncompilable(scoped.operation))
 
 
-def _operations(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator[_Found]:
+def _operations(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator[_ScopedOperation]:
     for operation in graph.get_operations():
         for function in functions_of(graph, operation):
             yield from _operations(function, _scope(operation, scope) if operation.type in CALLS else scope)
-        yield _Found(operation, scope)
+        yield _ScopedOperation(operation, scope)
 
 
 def _is_uncompilable(operation: tf.Operation) -> bool:
@@ -273,31 +292,32 @@ def _is_uncompilable(operation: tf.Operation) -> bool:
     ):
         return False
     key = (operation.type, *(tensor.dtype for tensor in (*operation.inputs, *operation.outputs)))
-    answer = _answers.get(key)
-    if answer is None:
+    is_uncompilable = _are_uncompilable.get(key)
+    if is_uncompilable is None:
         node = operation.node_def.SerializeToString()
-        answer = _answers[key] = not native.ipu_compiles(node, len(node))
-    return answer
+        is_uncompilable = _are_uncompilable[key] = not native.ipu_compiles(node, len(node))
+    return is_uncompilable
 
 
-_answers: dict[tuple[str | tf.DType, ...], bool] = {}
+# Cached results of `_is_uncompilable`, by the type of an operation and the dtypes of its inputs and outputs.
+_are_uncompilable: dict[tuple[str | tf.DType, ...], bool] = {}
 
 
 def _is_stateful(kind: str) -> bool:
     definition = graphs.definition_of(kind)
-    return definition is None or definition.is_stateful  # None: a function of the user.
+    return definition is None or definition.is_stateful  # None for a function of the user.
 
 
 class _Family(NamedTuple):
-    """Operations that users know by another name, or that have a remedy of their own."""
+    """Operations that users know by another name, or that have a specific alternative."""
 
-    holds: Callable[[tf.Operation], bool]
+    contains: Callable[[tf.Operation], bool]
     name: str
-    way_out: str
+    advice: str
 
 
-# The one way out that all operations have.
-_IN_SCOPE = "or have the host do it in the midst of the program, in a `scopes.outside_compilation_scope`"
+# The alternative that exists for every operation.
+_IN_SCOPE = "or let the host do it while the program runs, in a `scopes.outside_compilation_scope`"
 
 _FAMILIES = (
     _Family(
@@ -313,12 +333,13 @@ _FAMILIES = (
     _Family(
         lambda operation: "Summary" in operation.type,
         "`tf.summary`",
-        f"have the program return the value, or enqueue it to an outfeed, and write the summary on the host, {_IN_SCOPE}",
+        "return the value from the program, or enqueue it to an outfeed, and write the summary on the host,"
+        f" {_IN_SCOPE}",
     ),
     _Family(
         lambda operation: "Dataset" in operation.type or "Iterator" in operation.type,
         "a dataset",
-        "make it outside of the program, and give the program `iter(dataset)`, made in the strategy's scope, or an"
+        "make it outside of the program, and pass the program `iter(dataset)`, made in the strategy's scope, or an"
         " `IPUInfeedQueue`",
     ),
     _Family(
@@ -334,34 +355,35 @@ _FAMILIES = (
 )
 
 
-def _words(found: Sequence[_Found]) -> str:
-    """Returns the message: a sentence for each line of the user's that made such operations, the last one first."""
-    places: dict[tuple[tuple[str, int] | None, str | None], list[_Found]] = {}
-    for one in reversed(found):
-        places.setdefault((user_frame(one.operation), _layers(one)), []).append(one)
-    faults = [_fault(place, layers, together) for (place, layers), together in places.items()]
+def _uncompilable_message(uncompilable: Sequence[_ScopedOperation]) -> str:
+    """Returns the error message for operations in reverse order, with an entry for each line of the user's code."""
+    places: dict[tuple[tuple[str, int] | None, str | None], list[_ScopedOperation]] = {}
+    for scoped in reversed(uncompilable):
+        places.setdefault((user_frame(scoped.operation), _layers(scoped)), []).append(scoped)
+    entries = [_message_entry(place, layers, at_place) for (place, layers), at_place in places.items()]
     start = "A program for an IPU is compiled by XLA, which has no kernel for "
-    return start + (
-        faults[0] if len(faults) == 1 else "\n".join(["what is here:", *(f"  - {fault}" for fault in faults)])
-    )
+    if len(entries) == 1:
+        return start + entries[0]
+    return "\n".join([f"{start}these operations:", *(f"  - {entry}" for entry in entries)])
 
 
-def _fault(place: tuple[str, int] | None, layers: str | None, found: Sequence[_Found]) -> str:
-    operations = [one.operation for one in found]
+def _message_entry(place: tuple[str, int] | None, layers: str | None, at_place: Sequence[_ScopedOperation]) -> str:
+    operations = [scoped.operation for scoped in at_place]
     kinds = ", ".join(f"`{kind}`" for kind in dict.fromkeys(operation.type for operation in operations))
-    family = next((family for family in _FAMILIES if any(map(family.holds, operations))), None)
+    family = next((family for family in _FAMILIES if any(map(family.contains, operations))), None)
     text = kinds if family is None else f"{family.name} ({kinds})"
-    way_out = f"do that where the data is made (`dataset.map`), {_IN_SCOPE}"
+    advice = f"do that where the data is made (`dataset.map`), {_IN_SCOPE}"
     if layers is not None and family is None:
-        way_out = (
+        advice = (
             "take the layer out of the model, and call it where the data is made: `dataset.map(lambda x, y: (layer(x), y))`"
             f", with `training=True` if it augments the data; {_IN_SCOPE}"
         )
-    return f"{text}{_place(found[0], place, layers)}. The way out: {family.way_out if family else way_out}"
+    return f"{text}{_place(at_place[0], place, layers)}. Instead, {family.advice if family else advice}"
 
 
-def _place(found: _Found, place: tuple[str, int] | None, layers: str | None) -> str:
-    text, scope = "", "/".join(_scope(found.operation, found.scope))
+def _place(scoped: _ScopedOperation, place: tuple[str, int] | None, layers: str | None) -> str:
+    """Returns text such as ` in layer `turn`, at model.py:7 (`x = turn(x)`)`, or nothing."""
+    text, scope = "", "/".join(_scope(scoped.operation, scoped.scope))
     if layers is not None:
         text += f" in layer `{layers.split('/')[-1]}`" + (f" (`{layers}`)" if "/" in layers else "")
     elif scope:
@@ -372,29 +394,29 @@ def _place(found: _Found, place: tuple[str, int] | None, layers: str | None) -> 
     return text
 
 
-def _scope(operation: tf.Operation, around: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the scope of an operation, without what TensorFlow adds to it."""
-    return (*around, *(part for part in operation.name.split("/")[:-1] if not _GENERATED.fullmatch(part)))
+def _scope(operation: tf.Operation, outer_scope: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the scope of an operation, without names that TensorFlow adds."""
+    return (*outer_scope, *(part for part in operation.name.split("/")[:-1] if not _GENERATED.fullmatch(part)))
 
 
-def _layers(found: _Found) -> str | None:
-    """Returns the names of the Keras layers that made an operation, from the model inwards; None if no layer did."""
-    # Keras opens the scope of a layer twice a call, so TensorFlow adds a number to it.
-    if not any(frame[0].endswith(_LAYER_CALL) for frame in found.operation.traceback or ()):
+def _layers(scoped: _ScopedOperation) -> str | None:
+    """Returns the nested Keras layers that created an operation, such as `model/block/dense`; None if no layer did."""
+    # Keras opens the scope of a layer twice per call, so TensorFlow appends a number to it.
+    if not any(frame[0].endswith(_LAYER_CALL) for frame in scoped.operation.traceback or ()):
         return None
-    return "/".join(re.sub(r"_\d+$", "", part) for part in _scope(found.operation, found.scope)) or None
+    return "/".join(re.sub(r"_\d+$", "", part) for part in _scope(scoped.operation, scoped.scope)) or None
 
 
-# How `ffi/precision_handlers.cc` begins, up to the name of the operation.
-_FAULT = re.compile(
+# The beginning of the error in `ffi/precision_handlers.cc`, up to the name of the operation.
+_EXCEPTION = re.compile(
     r"Floating point exception: (?P<operation>\w* `(?P<name>[^`]*)`)(?P<rest>.*?)(?: \[Op:.*)?$", re.DOTALL
 )
 
 
 def explained(program: functions.ConcreteFunction | None, error: tf.errors.OpError) -> tf.errors.OpError:
-    """Returns an error of compiling or running a program with an explanation, or with its operation's message alone.
+    """Returns an error that explains an error of compiling or running a program, and has it as its cause.
 
-    The explanation has the error as its cause. Without a program, it names no line.
+    Without an explanation, returns `error` with a shortened message. Without a program, an explanation names no line.
     """
     reason = None
     if isinstance(error, tf.errors.InvalidArgumentError):
@@ -402,16 +424,16 @@ def explained(program: functions.ConcreteFunction | None, error: tf.errors.OpErr
         if reason is None and program is not None:
             reason = _why_uncompilable(program, error.message)
     if reason is None:
-        return op_errors.told_plainly(error)
+        return op_errors.with_plain_message(error)
     explanation = tf.errors.InvalidArgumentError(None, None, reason)
     explanation.__cause__ = error
     return explanation
 
 
 def _why_stopped(program: functions.ConcreteFunction | None, error: str) -> str | None:
-    found = _FAULT.search(error)
-    if found is None:
+    match = _EXCEPTION.search(error)
+    if match is None:
         return None
-    line = None if program is None else user_lines(program).get(without_inlining(found["name"]))
+    line = None if program is None else user_lines(program).get(without_inlining(match["name"]))
     place = f" ({line})" if line else ""
-    return f"Floating point exception: {found['operation']}{place}{found['rest']}"
+    return f"Floating point exception: {match['operation']}{place}{match['rest']}"

@@ -1,4 +1,4 @@
-"""The reason why a function was traced again, and the warning where only shapes or numbers differ each time."""
+"""Finds the reason why a function was traced again, and warns if only shapes or Python scalars differ each time."""
 
 from __future__ import annotations
 
@@ -23,53 +23,53 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-# A function that is traced so often, for shapes or for Python numbers that differ, is named in a warning. Some functions have
-# a few numbers by design, such as an axis.
+# The number of traces with different shapes, or different Python numbers, that causes a warning. The second limit is
+# higher because some functions need a few numbers by design, such as an axis.
 _SHAPES = 3
 _NUMBERS = 5
 
 
-class _Known(NamedTuple):
+class _Trace(NamedTuple):
     name: str
     leaves: dict[str, Leaf]
     target: Target
 
 
-_KNOWN = "_ipu_traced_for"  # The attribute of a program that has what it was traced for.
+_TRACE = "_ipu_traced_for"  # The attribute of a concrete function that holds its `_Trace`.
 
-# The function that was last made of a piece of code, by the code's `id`: a script may make one anew each time. The oldest
-# entries go first.
-_made_of: collections.OrderedDict[int, tuple[weakref.ref[types.CodeType], weakref.ref[Function]]] = (
+# The latest function of each piece of code, by the code's `id`. It detects scripts that make the same function
+# repeatedly. The oldest entries are removed first.
+_latest_functions: collections.OrderedDict[int, tuple[weakref.ref[types.CodeType], weakref.ref[Function]]] = (
     collections.OrderedDict()
 )
-_MOST_CODES = 1000
+_MAX_CODES = 1000
 
 
 def note(function: Function, program: ConcreteFunction, target: Target, begin: int) -> None:
-    """Notes a trace that has just ended and its reason; warns if only shapes or numbers have differed before."""
-    if hasattr(program, _KNOWN):
+    """Records a new trace and its reason; warns if only shapes or only Python scalars have differed so far."""
+    if hasattr(program, _TRACE):
         return
     duration = tracepoints.trace_times.add(begin)
-    new = _Known(name_of(function), functions.leaves_of(program), target)
-    # Those without variables to make are in two tables of TensorFlow's.
+    new = _Trace(name_of(function), functions.leaves_of(program), target)
+    # TensorFlow lists a trace twice if it creates no variables.
     traces = {id(trace): trace for trace in functions.traces_of(function)}
-    earlier = [getattr(trace, _KNOWN) for trace in traces.values() if hasattr(trace, _KNOWN)]
+    earlier = [getattr(trace, _TRACE) for trace in traces.values() if hasattr(trace, _TRACE)]
     reason = _reason(function, new, earlier)
-    setattr(program, _KNOWN, new)
+    setattr(program, _TRACE, new)
     tracepoints.traces.append(tracepoints.Trace(time.monotonic_ns(), duration, _described(function), reason))
     tracepoints.mark(tracepoints.PROGRAMS, f"trace of {_described(function)}", begin)
     _logger.info("traced `%s` in %.3f s: %s", _described(function), duration / 1e9, reason)
     if hasattr(function, "_ipu_warned"):
         return
-    for is_alike, most, varying, remedy in (
+    for is_alike, limit, varying, remedy in (
         (_is_same_but_for_sizes, _SHAPES, "shapes", _ONE_SHAPE),
         (_is_same_but_for_number, _NUMBERS, "Python numbers", _TENSOR),
     ):
-        others = [one for one in earlier if one.target == target and _differ(one.leaves, new.leaves, is_alike)]
-        found = {frozenset(known.leaves.items()) for known in others}
-        if len(found) >= most - 1:
+        similar = [trace for trace in earlier if trace.target == target and _differ(trace.leaves, new.leaves, is_alike)]
+        distinct = {frozenset(trace.leaves.items()) for trace in similar}
+        if len(distinct) >= limit - 1:
             function._ipu_warned = True  # pyright: ignore[reportAttributeAccessIssue]
-            _warn(_described(function), len(found) + 1, varying, differences(others[-1].leaves, new.leaves), remedy)
+            _warn(_described(function), len(distinct) + 1, varying, differences(similar[-1].leaves, new.leaves), remedy)
 
 
 _ONE_SHAPE = (
@@ -90,28 +90,30 @@ def _warn(function: str, count: int, varying: str, difference: str, remedy: str)
 
 
 class ShapesOfData:
-    """The data that the programs of one step were made for, which TensorFlow knows as many functions."""
+    """The specs of the data that one step was compiled for. Each spec has its own program and `tf.function`."""
 
     def __init__(self) -> None:
-        self._known: list[dict[str, Leaf]] = []
+        self._specs: list[dict[str, Leaf]] = []
         self._warned = False
 
     def note(self, step: str, spec: object) -> None:
-        """Notes that a program is made; warns where only shapes have differed twice before."""
+        """Records the spec of a new program; warns if it is the third that differs in shapes only."""
         new = functions.leaves_of_spec("data", spec)
-        if new in self._known:
+        if new in self._specs:
             return
-        others = [known for known in self._known if _differ(known, new, _is_same_but_for_sizes)]
-        self._known.append(new)
-        if len(others) >= _SHAPES - 1 and not self._warned:
+        similar = [earlier for earlier in self._specs if _differ(earlier, new, _is_same_but_for_sizes)]
+        self._specs.append(new)
+        if len(similar) >= _SHAPES - 1 and not self._warned:
             self._warned = True
-            _warn(step, len(others) + 1, "shapes", differences(others[-1], new), _ONE_SHAPE)
+            _warn(step, len(similar) + 1, "shapes", differences(similar[-1], new), _ONE_SHAPE)
 
 
-def differences(old: dict[str, Leaf], new: dict[str, Leaf], most: int = 4) -> str:
-    """Returns a text of what differs between the arguments of two traces."""
-    words = [word for path in dict.fromkeys([*old, *new]) if (word := _difference(path, old.get(path), new.get(path)))]
-    return "; ".join(words[:most]) + (f"; and {len(words) - most} more" if len(words) > most else "")
+def differences(old: dict[str, Leaf], new: dict[str, Leaf], limit: int = 4) -> str:
+    """Describes the differences between the arguments of two traces: "`x`: shape (4,) became (5,)"."""
+    clauses = [
+        clause for path in dict.fromkeys([*old, *new]) if (clause := _difference(path, old.get(path), new.get(path)))
+    ]
+    return "; ".join(clauses[:limit]) + (f"; and {len(clauses) - limit} more" if len(clauses) > limit else "")
 
 
 def _difference(path: str, old: Leaf | None, new: Leaf | None) -> str:
@@ -120,7 +122,7 @@ def _difference(path: str, old: Leaf | None, new: Leaf | None) -> str:
     if old is None or new is None:
         return f"`{path}` is {'new' if old is None else 'gone'}"
     if old.kind != new.kind:
-        return f"`{path}`: {_what(old)} became {_what(new)}"
+        return f"`{path}`: {_kind(old)} became {_kind(new)}"
     if old.kind == "tensor":
         shape = f"shape {_shape(old)} became {_shape(new)}" if old.shape != new.shape else ""
         dtype = f"type {old.dtype} became {new.dtype}" if old.dtype != new.dtype else ""
@@ -136,14 +138,14 @@ def _shape(leaf: Leaf) -> str:
     return "of any rank" if leaf.shape is None else str(leaf.shape)
 
 
-def _what(leaf: Leaf) -> str:
+def _kind(leaf: Leaf) -> str:
     if leaf.kind == "object":
         return f"an object of type `{leaf.dtype}`"
     return f"{leaf.kind} {leaf.text:.40}"
 
 
 def _differ(old: dict[str, Leaf], new: dict[str, Leaf], is_alike: Callable[[Leaf, Leaf], bool]) -> bool:
-    """Returns True if two traces differ, and all parts of their arguments are alike."""
+    """Returns True if two traces differ, but `is_alike` is true of all parts of their arguments."""
     if old == new or old.keys() != new.keys():
         return False
     return all(is_alike(leaf, new[path]) for path, leaf in old.items())
@@ -160,9 +162,9 @@ def _is_same_but_for_number(old: Leaf, new: Leaf) -> bool:
 
 
 def _distance(old: dict[str, Leaf], new: dict[str, Leaf]) -> int:
-    """Counts what differs: for a tensor, its shape and its type count by themselves."""
-    nothing = functions.Leaf("", "")
-    pairs = [(old.get(path, nothing), new.get(path, nothing)) for path in {*old, *new}]
+    """Returns the number of differences; the shape and the type of a tensor count separately."""
+    missing = functions.Leaf("", "")
+    pairs = [(old.get(path, missing), new.get(path, missing)) for path in {*old, *new}]
     return sum(
         (a.shape != b.shape) + ((a.kind, a.dtype) != (b.kind, b.dtype) or a.shape == b.shape)
         for a, b in pairs
@@ -170,32 +172,34 @@ def _distance(old: dict[str, Leaf], new: dict[str, Leaf]) -> int:
     )
 
 
-def _reason(function: Function, new: _Known, earlier: Sequence[_Known]) -> str:
+def _reason(function: Function, new: _Trace, earlier: Sequence[_Trace]) -> str:
     if not earlier:
         return _reason_of_first(function)
-    # The one that is the most like it, and of those the latest.
-    nearest = min(reversed(earlier), key=lambda known: _distance(known.leaves, new.leaves))
-    words = [differences(nearest.leaves, new.leaves)]
-    if nearest.target != new.target:
-        before, now = nearest.target, new.target
-        if before.ipus != now.ipus:
-            words.append(f"the device has {now.ipus or 'any number of'} IPUs, and had {before.ipus or 'any number of'}")
-        if before.host_kernels != now.host_kernels:
-            words.append(f"kernels of the host {'may' if now.host_kernels else 'may not'} compute its layers")
-        if before.floating_point != now.floating_point:
-            words.append(f"numbers are to be `{now.floating_point.text()}`, and were `{before.floating_point.text()}`")
-    return "; ".join(filter(None, words)) or "it was called in another context: another scope, graph or device"
+    # The most similar trace is compared, and of equally similar traces the latest.
+    nearest = min(reversed(earlier), key=lambda trace: _distance(trace.leaves, new.leaves))
+    reasons = [differences(nearest.leaves, new.leaves)]
+    old_target, target = nearest.target, new.target
+    if old_target.ipus != target.ipus:
+        reasons.append(
+            f"the device has {target.ipus or 'any number of'} IPUs, and had {old_target.ipus or 'any number of'}"
+        )
+    if old_target.host_kernels != target.host_kernels:
+        reasons.append(f"host kernels {'may' if target.host_kernels else 'may not'} compute its layers")
+    if old_target.floating_point != target.floating_point:
+        options, old_options = target.floating_point.text(), old_target.floating_point.text()
+        reasons.append(f"the floating-point options are `{options}`, and were `{old_options}`")
+    return "; ".join(filter(None, reasons)) or "it was called in another context: another scope, graph or device"
 
 
 def _reason_of_first(function: Function) -> str:
     code = getattr(inspect.unwrap(function.python_function), "__code__", None)
     if code is None:
         return "its first call"
-    known_code, known = _made_of.pop(id(code), (None, None))
-    _made_of[id(code)] = weakref.ref(code), weakref.ref(function)
-    if len(_made_of) > _MOST_CODES:
-        _made_of.popitem(last=False)
-    if known is None or known_code is None or known_code() is not code or known() is function:
+    latest_code, latest = _latest_functions.pop(id(code), (None, None))
+    _latest_functions[id(code)] = weakref.ref(code), weakref.ref(function)
+    if len(_latest_functions) > _MAX_CODES:
+        _latest_functions.popitem(last=False)
+    if latest is None or latest_code is None or latest_code() is not code or latest() is function:
         return "its first call"
     return (
         "another function of the same code was traced before, and each has programs of its own; where it is made in a loop,"
@@ -204,24 +208,24 @@ def _reason_of_first(function: Function) -> str:
 
 
 def name_of(function: Function) -> str:
-    """Returns the name of the Python function, or the function's own, such as a model's."""
+    """Returns the `__name__` that was set on the function, such as a model's, or the name of the Python function."""
     return getattr(function, "__name__", _python_name(inspect.unwrap(function.python_function)))
 
 
 def name_of_trace(program: ConcreteFunction) -> str | None:
-    """Returns the name of the function that was traced, or None if the user traced it."""
-    known = getattr(program, _KNOWN, None)
-    return None if known is None else known.name
+    """Returns the name of the traced function, or None if the user traced it."""
+    trace = getattr(program, _TRACE, None)
+    return None if trace is None else trace.name
 
 
-def _python_name(made_of: Any) -> str:
-    return getattr(made_of, "__name__", type(made_of).__name__)
+def _python_name(python_function: Any) -> str:
+    return getattr(python_function, "__name__", type(python_function).__name__)
 
 
 def _described(function: Function) -> str:
-    """Returns the function's name with its file and line, or a name of its own, such as a model's."""
-    name, made_of = name_of(function), inspect.unwrap(function.python_function)
-    code = getattr(made_of, "__code__", None)
-    if code is None or name != _python_name(made_of):
+    """Returns the function's name with its file and line, `step (train.py:12)`, or only a name that was set on it."""
+    name, python_function = name_of(function), inspect.unwrap(function.python_function)
+    code = getattr(python_function, "__code__", None)
+    if code is None or name != _python_name(python_function):
         return name
     return f"{name} ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"

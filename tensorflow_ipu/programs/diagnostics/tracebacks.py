@@ -1,4 +1,4 @@
-"""The user's code: the lines that made a program's operations, its HLO, and tracebacks that end in it."""
+"""Finds the user's lines that created operations, and removes library frames from tracebacks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Error = TypeVar("_Error", bound=BaseException)
 
-_GENERATED = "__autograph_generated_file"  # What AutoGraph made of the user's code.
-_OTHERS = (str(Path(__file__).parents[1]), str(Path(tf.__file__).parent), contextlib.__file__)
+_GENERATED = "__autograph_generated_file"  # AutoGraph's translation of the user's code.
+_LIBRARY_FILES = (str(Path(__file__).parents[1]), str(Path(tf.__file__).parent), contextlib.__file__)
 
 
 def _shows_all() -> bool:
@@ -32,45 +32,49 @@ def _shows_all() -> bool:
 
 
 def user_lines_alone(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Makes tracebacks that end in a public function show the user's lines alone, as Keras does, unless all are to stay."""
+    """Limits tracebacks of a public function to the user's lines, as Keras does, unless full tracebacks are on."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
             return function(*args, **kwargs)
         except Exception as exc:
-            raise _of_user(exc)  # noqa: B904  (It is the same.)
+            raise _with_user_frames(exc)  # noqa: B904  (It is the same exception.)
 
     return call
 
 
-def _of_user(error: Exception) -> Exception:
+def _with_user_frames(error: Exception) -> Exception:
     if _shows_all():
         return error
-    if not tf.executing_eagerly():  # AutoGraph has yet to find the user's lines by what it made of them.
-        return _filtered(error, lambda filename: filename.startswith(_OTHERS))
+    if not tf.executing_eagerly():  # AutoGraph needs the frames of its generated code to find the user's lines.
+        return _filtered(error, lambda filename: filename.startswith(_LIBRARY_FILES))
     chained: BaseException | None = error
     while chained is not None:
         cause = chained.__cause__ or (None if chained.__suppress_context__ else chained.__context__)
         if cause is not None and not _filtered(cause, lambda filename: not _is_of_user(filename)).__traceback__:
-            chained.__cause__ = cause = None  # What it was before it was explained. This hides its context, too.
+            chained.__cause__ = cause = None  # A cause without user frames is not shown.
         chained = cause
     return _filtered(error, lambda filename: not _is_of_user(filename))
 
 
 def shortened(error: Exception) -> Exception:
-    """Takes the frames of the package and TensorFlow out of a traceback, unless all are to stay."""
+    """Removes the frames of the package and TensorFlow from a traceback, unless full tracebacks are on."""
     if _shows_all():
         return error
-    return _filtered(error, lambda filename: filename.startswith(_OTHERS) or _GENERATED in filename)
+    return _filtered(error, lambda filename: filename.startswith(_LIBRARY_FILES) or _GENERATED in filename)
 
 
 def blamed_on_call(error: Exception) -> Exception:
-    """The same, where a function of the package is left; AutoGraph names its call alone if it found the fault."""
+    """Removes the frames of the package and TensorFlow from an error that a function of the package raises.
+
+    If no frame of the user remains, the error is from the package's own check. AutoGraph then names only the user's
+    call.
+    """
     if _shows_all():
         return error
-    # What AutoGraph made of the user's code stays for now: it has yet to find the user's lines by it.
-    marked: Any = _filtered(error, lambda filename: filename.startswith(_OTHERS))
+    # AutoGraph needs the frames of its generated code to find the user's lines.
+    marked: Any = _filtered(error, lambda filename: filename.startswith(_LIBRARY_FILES))
     if error.__traceback__ is None and not hasattr(error, "ag_error_metadata"):
         marked.ag_error_metadata = autograph.without_lines(f"{type(error).__name__}: {error}")
     return marked
@@ -83,20 +87,20 @@ def _filtered(error: _Error, is_dropped: Callable[[str], bool]) -> _Error:
         if not is_dropped(_file_of(innermost.tb_frame)):
             frames.append(innermost)
         innermost = innermost.tb_next
-    kept = None
+    traceback = None
     for frame in reversed(frames):
-        kept = types.TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return error.with_traceback(kept)
+        traceback = types.TracebackType(traceback, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return error.with_traceback(traceback)
 
 
 def _file_of(frame: types.FrameType) -> str:
-    # Code that is made at run time, such as the `__init__` of a dataclass, belongs to the module that it is made for.
+    # Code that is generated at run time, such as the `__init__` of a dataclass, belongs to the module that uses it.
     name = frame.f_code.co_filename
     return frame.f_globals.get("__file__", name) if name == "<string>" else name
 
 
 def user_frame(operation: tf.Operation) -> tuple[str, int] | None:
-    """Returns the innermost frame of an operation's making in the user's code."""
+    """Returns the file and line of the user's code that created an operation, or None."""
     for frame in reversed(list(operation.traceback or ())):
         if _is_of_user(frame.filename):
             return frame.filename, frame.lineno
@@ -104,27 +108,27 @@ def user_frame(operation: tf.Operation) -> tuple[str, int] | None:
 
 
 def frames_below_user(operation: tf.Operation) -> list[str]:
-    """Returns the files of libraries that the user's innermost line called to make an operation."""
+    """Returns the library files between the creation of an operation and the user's line, innermost first."""
     files = [frame.filename for frame in reversed(list(operation.traceback or ()))]
     return list(itertools.takewhile(lambda filename: not _is_of_user(filename), files))
 
 
 def _is_of_user(filename: str) -> bool:
-    # What AutoGraph made of a function that this package passes has no lines of the user's: its caller has.
+    # AutoGraph also translates functions of this package. Such code is not the user's.
     return not filename.startswith(_libraries()) and _GENERATED not in filename
 
 
 @functools.cache
 def _libraries() -> tuple[str, ...]:
-    # TensorFlow makes the wrappers of loaded operations from strings.
+    # TensorFlow generates the wrappers of loaded operations from strings.
     names = ("tensorflow", "keras", "tf_keras", "optree", "tensorboard", "tensorflow_ipu")
-    found = (importlib.util.find_spec(name) for name in names)  # Some are loaded later, or not at all.
-    folders = [f"{Path(spec.origin).parent}/" for spec in found if spec is not None and spec.origin]
+    specs = (importlib.util.find_spec(name) for name in names)  # Some packages are loaded later, or not installed.
+    folders = [f"{Path(spec.origin).parent}/" for spec in specs if spec is not None and spec.origin]
     return ("<string>", contextlib.__file__, *folders)
 
 
 def stack_level() -> int:
-    """Returns the `stacklevel` by which the caller of this warns of the user's line."""
+    """Returns the `stacklevel` that makes a warning of the calling function name the user's line."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and not _is_of_user(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
@@ -134,15 +138,17 @@ def stack_level() -> int:
 def hlo(
     program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], device: str, stage: str = "hlo_serialized"
 ) -> bytes:
-    """Returns the program as XLA gets it, before any optimisation; `stage` `"hlo"` is text."""
+    """Returns the program's HLO before any optimization; as text if `stage` is `"hlo"`."""
     with tf.device(device):
         return functions.hlo_of(program, inputs, device, stage)
 
 
 def user_lines(program: functions.ConcreteFunction | tf.Graph) -> dict[str, str]:
     """Returns the innermost line of the user's code for each operation of a program."""
-    found: dict[str, str] = {}
-    lines: dict[int, str | None] = {}  # Of operations by their ids: a function may be called from many places.
+    lines_by_name: dict[str, str] = {}
+    lines: dict[
+        int, str | None
+    ] = {}  # By the `id` of the operation, because a function may be called from many places.
     graph: Any = getattr(program, "graph", program)
     for name, operation in named_operations(graph):
         if id(operation) not in lines:
@@ -150,5 +156,5 @@ def user_lines(program: functions.ConcreteFunction | tf.Graph) -> dict[str, str]
             lines[id(operation)] = None if frame is None else f"{os.path.basename(frame[0])}:{frame[1]}"
         line = lines[id(operation)]
         if line is not None:
-            found[name] = line
-    return found
+            lines_by_name[name] = line
+    return lines_by_name

@@ -1,4 +1,4 @@
-"""Programs as HLO: of a function of TensorFlow, compiled for the CPU, and never run."""
+"""Fixtures that compile TensorFlow functions to HLO for the CPU, without running them."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,10 @@ Serialize = Callable[..., bytes]
 
 @pytest.fixture
 def hlo():
-    """Gives the HLO of a function and its arguments: `hlo(function, *arguments)`."""
+    """Returns a function that compiles a function to serialized HLO: `hlo(function, *arguments)`."""
 
     def serialize(function, *arguments):
-        compiled = tf.function(lambda *each: function(*each), jit_compile=True)
+        compiled = tf.function(lambda *inputs: function(*inputs), jit_compile=True)
         return compiled.experimental_get_compiler_ir(*arguments)(stage="hlo_serialized")
 
     return serialize
@@ -23,9 +23,9 @@ def hlo():
 
 @pytest.fixture
 def report(hlo):
-    """Reports on a function and its arguments for a GC200: `report(function, *arguments, **options)`."""
+    """Returns a function that reports on a function for a GC200: `report(function, *arguments, **options)`."""
 
-    def of(function, *arguments, machine="GC200", **options):
+    def report_on(function, *arguments, machine="GC200", **options):
         return report_of(hlo(function, *arguments), system_of(machine), **options)
 
-    return of
+    return report_on

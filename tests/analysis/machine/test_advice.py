@@ -1,4 +1,4 @@
-"""Advice is computed: each change has the effect that a report with the change has."""
+"""Advice: each change has the effect that a report with the change predicts."""
 
 import dataclasses
 import json
@@ -28,12 +28,12 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def large():
-    """The operands of a product that may just fit a chip."""
+    """The operands of a product that may fit a chip."""
     return tf.TensorSpec([2048, 8192]), tf.TensorSpec([8192, 12288])
 
 
 def changes(report, start):
-    return [each for each in report.advice() if each.change.startswith(start)]
+    return [suggestion for suggestion in report.advice() if suggestion.change.startswith(start)]
 
 
 def by_change(report, start):
@@ -42,7 +42,7 @@ def by_change(report, start):
 
 def test_float16_is_the_program_in_float16(report, large):
     advised = by_change(report(tf.matmul, *large), "float16")
-    halves = report(tf.matmul, *(tf.TensorSpec(each.shape, tf.float16) for each in large))
+    halves = report(tf.matmul, *(tf.TensorSpec(operand.shape, tf.float16) for operand in large))
     full = report(tf.matmul, *large)
     assert advised.speed == pytest.approx(full.step_seconds / halves.step_seconds)
     assert advised.memory == halves.memory.high
@@ -50,34 +50,34 @@ def test_float16_is_the_program_in_float16(report, large):
 
 
 def test_a_proportion_is_the_program_with_it(report, large):
-    made = report(tf.matmul, *large)
-    assert made.fits is None  # So the leanest stand first.
-    order = [(each.verdict != "fits", each.memory) for each in made.advice()]
+    original = report(tf.matmul, *large)
+    assert original.fits is None  # So the suggestions with the least memory come first.
+    order = [(suggestion.verdict != "fits", suggestion.memory) for suggestion in original.advice()]
     assert order == sorted(order)
-    advised = by_change(made, "`availableMemoryProportion` of 0.1 in place of 0.6")
+    advised = by_change(original, "`availableMemoryProportion` of 0.1 in place of 0.6")
     tight = report(tf.matmul, *large, proportion=0.1)
     assert (advised.memory, advised.verdict) == (tight.memory.high, tight.memory.verdict)
-    assert advised.speed == pytest.approx(made.step_seconds / tight.step_seconds)
+    assert advised.speed == pytest.approx(original.step_seconds / tight.step_seconds)
 
 
 def test_advice_is_printed_saved_and_read_again(report, large, tmp_path):
-    made = report(tf.matmul, *large)
-    text = str(made)
-    assert "what would help, each alone" in text
+    original = report(tf.matmul, *large)
+    text = str(original)
+    assert "changes that help, each on its own" in text
     assert "`availableMemoryProportion` of 0.1" in text
-    made.save(tmp_path / "a.json")
-    again = Report.load(tmp_path / "a.json")
-    assert again.advice() == made.advice()
-    assert again.advice().not_asked
-    assert "what would help, and was not asked\n  * recomputation, stages" in text
-    assert str(again) == text
-    assert again == made
+    original.save(tmp_path / "a.json")
+    loaded = Report.load(tmp_path / "a.json")
+    assert loaded.advice() == original.advice()
+    assert loaded.advice().not_asked
+    assert "changes that may help, but were not evaluated\n  * recomputation, stages" in text
+    assert str(loaded) == text
+    assert loaded == original
 
 
 def test_what_does_not_help_is_not_told(report):
     advice = report(tf.reverse, tf.zeros([64], tf.int32), [0]).advice()
     assert not advice
-    assert [each.change for each in advice.not_asked] == ["recomputation, stages, other micro-batches"]
+    assert [entry.change for entry in advice.not_asked] == ["recomputation, stages, other micro-batches"]
 
 
 def test_tiles_for_data_help_what_waits_for_data(report):
@@ -86,89 +86,94 @@ def test_tiles_for_data_help_what_waits_for_data(report):
         OperationTime("product", "dot", "s8[4]", 1, compute=1e-3),
     )
     memory = Memory(MIB, 0, MIB, MIB, 2 * MIB, GC200.bytes)
-    asked = []
+    requests = []
 
-    def ask(**changes):
-        asked.append(changes)
-        return dataclasses.replace(plain, overlaps_host=True)
+    def again(**changes):
+        requests.append(changes)
+        return dataclasses.replace(original, overlaps_host=True)
 
-    plain = Report("p", system_of("GC200"), 1, rows, (memory,), (), overlaps_host=False)
-    advice = gathered(plain, advice_of_reading(plain, ask, 0.6))
-    (only,) = advice
-    assert only.change.startswith("`io_tiles.num_io_tiles` of 64")
-    assert only.speed == pytest.approx(2.0)
-    assert asked[0]["system"].machine.io_tiles == 64
-    (alone,) = advice.not_asked
-    assert alone.change == "more prefetch alone (`prefetch_depth`)"
-    # With such tiles, one element is passed at a time where no more are fetched ahead.
-    tiles = dataclasses.replace(plain, system=asked[0]["system"])
-    (deeper,) = gathered(tiles, advice_of_reading(tiles, ask, 0.6))
+    original = Report("p", system_of("GC200"), 1, rows, (memory,), (), overlaps_host=False)
+    advice = gathered(original, advice_of_reading(original, again, 0.6))
+    (suggestion,) = advice
+    assert suggestion.change.startswith("`io_tiles.num_io_tiles` of 64")
+    assert suggestion.speed == pytest.approx(2.0)
+    assert requests[0]["system"].machine.io_tiles == 64
+    (not_evaluated,) = advice.not_asked
+    assert not_evaluated.change == "only more prefetching (`prefetch_depth`)"
+    # With such tiles, transfers overlap the computation only if elements are fetched ahead.
+    tiles = dataclasses.replace(original, system=requests[0]["system"])
+    (deeper,) = gathered(tiles, advice_of_reading(tiles, again, 0.6))
     assert deeper.change.startswith("`prefetch_depth` of 2 in place of 1")
-    assert (deeper.speed, asked[1]) == (pytest.approx(2.0), {"prefetch": 2})
+    assert (deeper.speed, requests[1]) == (pytest.approx(2.0), {"prefetch": 2})
 
 
 @pytest.fixture
 def pipelined():
-    """A pipeline on two IPUs, of which the second one has 800 MiB of state, and four replicas."""
+    """A pipeline with four replicas of two IPUs, whose second IPU has 800 MiB of optimizer state."""
     memories = [Memory(50 * MIB, 0, MIB, MIB, MIB, GC200.bytes, ipu=n, optimizer=n * 800 * MIB) for n in range(2)]
     timeline = Timeline(1.0, micro_batches=8, passes=3, bubble=0.0, shown=8, tasks=())
     return Report("p", system_of("IPU-POD16"), 4, (), tuple(memories), (), overlaps_host=False, timeline=timeline)
 
 
 def test_state_may_rest_off_the_chip_or_be_shared(pipelined):
-    shared, away = (
-        by_change(pipelined, f"optimizer state {how}") for how in ("shared by the 4 replicas", "off the chip")
+    shared, off_chip = (
+        by_change(pipelined, f"optimizer state {change}") for change in ("shared by the 4 replicas", "off the chip")
     )
     assert shared.memory == (50 + 2 + 200) * MIB
     assert shared.speed == 1.0
-    assert away.memory == 52 * MIB
+    assert off_chip.memory == 52 * MIB
     moved = 2 * 800 * MIB / pipelined.system.streaming_bytes_per_second
-    assert away.speed == pytest.approx(1 / (1 + moved))
-    assert [each.verdict for each in pipelined.advice()] == ["fits", "fits"]
+    assert off_chip.speed == pytest.approx(1 / (1 + moved))
+    assert [suggestion.verdict for suggestion in pipelined.advice()] == ["fits", "fits"]
 
 
 def test_demand_is_told_beside_supply(refused):
     rows = (OperationTime("in", "infeed", "f32[4]", 10, host=1e-3, host_bytes=160),)
     memory = Memory(MIB, 0, MIB, MIB, 2 * MIB, GC200.bytes)
-    made = Report("p", system_of("GC200"), 2, rows, (memory,), (), overlaps_host=False)
+    report = Report("p", system_of("GC200"), 2, rows, (memory,), (), overlaps_host=False)
     measured = {"epochs": [{"elements_per_second": 1.0}, {"elements_per_second": 5000.0}]}
-    balance = made.data_balance(json.dumps(measured))
-    assert balance == made.data_balance(measured) == SupplyAndDemand(pytest.approx(2e4), pytest.approx(3.2e5), 5000.0)
+    balance = report.data_balance(json.dumps(measured))
+    assert balance == report.data_balance(measured) == SupplyAndDemand(pytest.approx(2e4), pytest.approx(3.2e5), 5000.0)
     assert balance.is_bound
     assert str(balance) == (
         "the program takes 20,000 elements/s (320 kB/s), the dataset gives 5,000 elements/s: bound by data, 4.0 times too slow"
     )
     assert "not bound by data" in str(dataclasses.replace(balance, supply=40000.0))
-    refused(ValueError, "`benchmark` must be the JSON that `dataset_benchmark` returns", made.data_balance, "{}")
-    refused(ValueError, "reads no infeed", dataclasses.replace(made, operations=()).data_balance, measured)
+    refused(ValueError, "`benchmark` must be the JSON that `dataset_benchmark` returns", report.data_balance, "{}")
+    refused(ValueError, "reads no infeed", dataclasses.replace(report, operations=()).data_balance, measured)
 
 
 def test_what_rests_beside_the_chip_does_so_after_a_change_too(report, large):
-    plain = report(tf.matmul, *large)
-    kept = Kept(state=100 * MIB, off_chip=100 * MIB)
-    changes = {each.change: each for each in plain.advice()}
-    placed = {each.change: each for each in told_apart(dataclasses.replace(plain, given_advice=None), kept).advice()}
-    for change, each in placed.items():
-        size = 50 if change.startswith("float16") else 100  # State in float16 is smaller, wherever it rests.
-        assert each.memory == changes[change].memory - size * MIB
-    assert placed
+    original = report(tf.matmul, *large)
+    sizes = Kept(state=100 * MIB, off_chip=100 * MIB)
+    changes = {suggestion.change: suggestion for suggestion in original.advice()}
+    with_state = {
+        suggestion.change: suggestion
+        for suggestion in told_apart(dataclasses.replace(original, given_advice=None), sizes).advice()
+    }
+    for change, suggestion in with_state.items():
+        size = 50 if change.startswith("float16") else 100  # State in float16 is half as large.
+        assert suggestion.memory == changes[change].memory - size * MIB
+    assert with_state
 
 
 def test_state_that_comes_and_goes_does_so_in_half_the_time_in_float16(report):
-    plain = report(tf.matmul, tf.TensorSpec([64, 64]), tf.TensorSpec([64, 64]))
-    made = told_apart(plain, Kept(state=2 * MIB, off_chip=2 * MIB))
-    assert made.again is not None
-    halved = made.again(halved=True)
-    assert (made.memory.off_chip, halved.memory.off_chip) == (2 * MIB, MIB)
-    seconds = [sum(row.links for row in each.operations if row.kind == "streaming") for each in (made, halved)]
+    original = report(tf.matmul, tf.TensorSpec([64, 64]), tf.TensorSpec([64, 64]))
+    offloaded = told_apart(original, Kept(state=2 * MIB, off_chip=2 * MIB))
+    assert offloaded.again is not None
+    halved = offloaded.again(halved=True)
+    assert (offloaded.memory.off_chip, halved.memory.off_chip) == (2 * MIB, MIB)
+    seconds = [
+        sum(row.links for row in changed.operations if row.kind == "streaming") for changed in (offloaded, halved)
+    ]
     assert seconds == [pytest.approx(time) for time in (seconds[0], seconds[0] / 2)]
-    assert by_change(made, "float16").speed == pytest.approx(made.step_seconds / halved.step_seconds)
+    assert by_change(offloaded, "float16").speed == pytest.approx(offloaded.step_seconds / halved.step_seconds)
 
 
 def test_data_pass_one_after_the_other_where_queues_fetch_no_more_than_one(strategy):
     machine = dataclasses.replace(GC200, io_tiles=64)
 
-    def made(depth):
+    def report_with(depth):
         with strategy.scope():
             infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(tf.ones([256])), prefetch_depth=depth)
 
@@ -178,10 +183,10 @@ def test_data_pass_one_after_the_other_where_queues_fetch_no_more_than_one(strat
 
         return strategy.report(program, machine=machine)
 
-    one, two = made(1), made(2)
-    assert (one.overlaps_host, two.overlaps_host) == (False, True)
-    assert by_change(one, "`prefetch_depth` of 2").speed == pytest.approx(one.step_seconds / two.step_seconds)
-    assert not changes(two, "`prefetch_depth`")
+    shallow, deep = report_with(1), report_with(2)
+    assert (shallow.overlaps_host, deep.overlaps_host) == (False, True)
+    assert by_change(shallow, "`prefetch_depth` of 2").speed == pytest.approx(shallow.step_seconds / deep.step_seconds)
+    assert not changes(deep, "`prefetch_depth`")
 
 
 def test_changes_are_combined_by_what_they_save_for_the_time_they_cost():
@@ -195,7 +200,7 @@ def test_changes_are_combined_by_what_they_save_for_the_time_they_cost():
         return Effect(1 / math.prod(slower[name] for name in made), memory)
 
     assert [name for name, _ in searched((), moves, effect)] == ["free", "cheap"]
-    sizes["cheap"] = 0.95  # Which do not suffice, and are not needed once the dear one is there.
+    sizes["cheap"] = 0.95  # Now "free" and "cheap" do not suffice, and "dear" makes them unnecessary.
     assert [name for name, _ in searched((), moves, effect)] == ["dear"]
     sizes.update(free=0.9, cheap=0.9, dear=0.9)
     assert [name for name, _ in searched((), moves, effect)] == ["free", "cheap", "dear"]
@@ -204,12 +209,14 @@ def test_changes_are_combined_by_what_they_save_for_the_time_they_cost():
 def test_a_program_that_is_not_traced_anew_has_a_recipe_too(report, large):
     recipe = report(tf.matmul, *large).advice().recipe
     assert recipe.fits
-    assert [each.change.partition(" ")[0] for each in recipe.steps] == ["float16"]
+    assert [step.change.partition(" ")[0] for step in recipe.steps] == ["float16"]
     recipe = report(tf.matmul, large[0], tf.TensorSpec([8192, 24576])).advice().recipe
-    assert [each.change.partition(" ")[0] for each in recipe.steps] == ["float16", "`availableMemoryProportion`"]
+    assert [step.change.partition(" ")[0] for step in recipe.steps] == ["float16", "`availableMemoryProportion`"]
     assert recipe.code.splitlines()[1:3] == [
         'config.convolutions.poplar_options = {"availableMemoryProportion": "0.1"}',
         'config.matmuls.poplar_options = {"availableMemoryProportion": "0.1"}',
     ]
-    assert recipe.left.startswith("no combination surely fits: the fullest of 1 IPU of 897 MiB has variables")
+    assert recipe.left.startswith(
+        "no combination of changes surely fits: the fullest of 1 IPU of 897 MiB has variables"
+    )
     assert report(tf.matmul, tf.TensorSpec([64, 64]), tf.TensorSpec([64, 64])).advice().recipe is None

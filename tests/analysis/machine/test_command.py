@@ -1,4 +1,4 @@
-"""The command `report`: shows what was saved, compares two, and says what is wrong with a file."""
+"""The command `report`: prints a saved report, compares two, and names the error of a file."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ MIB = 2**20
 
 @pytest.fixture
 def report():
-    """Makes a report of a product of so many seconds, and of data of so many MiB."""
+    """Returns a function that creates a report with a product of some seconds, and data of some MiB."""
 
     def make(seconds=1e-3, data=100, machine="GC200", name="MatMul"):
         rows = OperationTime(name, "dot", "f32[4]", 10, seconds, flops=1e9), OperationTime("in", "infeed", "f32[4]", 10)
@@ -26,7 +26,7 @@ def report():
 
 @pytest.fixture
 def saved(report, tmp_path):
-    """Saves such a report: `saved("a.json", ...)` is its path."""
+    """Returns a function that saves such a report and returns its path: `saved("a.json", ...)`."""
 
     def save(name, **fields):
         path = tmp_path / name
@@ -41,17 +41,17 @@ def test_one_is_shown_again_and_two_are_compared(report, saved, capsys):
     assert capsys.readouterr().out == f"{report()}\n"
     after = {"seconds": 2e-3, "data": 1300, "machine": "Bow"}
     assert command.main([saved("a.json"), saved("b.json", **after)]) == 0
-    said = capsys.readouterr().out
-    assert said == f"{compare_reports(report(), report(**after))}\n"
-    rows = {line[:50].strip(): line[50:].split() for line in said.splitlines()}
+    output = capsys.readouterr().out
+    assert output == f"{compare_reports(report(), report(**after))}\n"
+    rows = {line[:50].strip(): line[50:].split() for line in output.splitlines()}
     assert rows["time of a step"] == ["100", "us", "200", "us", "+100%"]
     assert rows["compute"] == ["100", "us", "200", "us", "+100%"]
     assert rows["other data at the peak"] == ["100", "MiB", "1.3", "GiB", "x", "13"]
     assert rows["arithmetic of a step, FLOP"] == ["100", "M", "100", "M"]
     assert rows["MatMul (dot)"] == ["100", "us", "200", "us", "+100%"]
-    assert "before:  train on GC200 in IPU-M2000: fits" in said
-    assert "after:   train on Bow in Bow-2000: does not fit" in said
-    assert "exchange" not in said
+    assert "before:  train on GC200 in IPU-M2000: fits" in output
+    assert "after:   train on Bow in Bow-2000: does not fit" in output
+    assert "exchange" not in output
 
 
 def test_figures_are_json_for_other_programs(report, saved, capsys):
@@ -64,15 +64,15 @@ def test_figures_are_json_for_other_programs(report, saved, capsys):
         "before": pytest.approx(1e-4),
         "after": pytest.approx(2e-4),
     }
-    assert [each["name"] for each in changes["operations"]] == ["MatMul (dot)"]
+    assert [operation["name"] for operation in changes["operations"]] == ["MatMul (dot)"]
 
 
 def test_layers_that_were_numbered_anew_are_the_same_and_what_is_in_one_alone_is_told(report):
-    said = compare_reports(report(name="while/dense_1/MatMul_1"), report(2e-3, name="while/dense_4_2/MatMul_1"))
-    assert said.splitlines()[-1].split() == ["dense/MatMul_1", "(dot)", "100", "us", "200", "us", "+100%"]
-    said = compare_reports(report(), report(name="Conv"))
-    assert "MatMul (dot)" in said
-    assert said.count("gone") == said.count("new") == 1
+    text = compare_reports(report(name="while/dense_1/MatMul_1"), report(2e-3, name="while/dense_4_2/MatMul_1"))
+    assert text.splitlines()[-1].split() == ["dense/MatMul_1", "(dot)", "100", "us", "200", "us", "+100%"]
+    text = compare_reports(report(), report(name="Conv"))
+    assert "MatMul (dot)" in text
+    assert text.count("gone") == text.count("new") == 1
 
 
 def test_a_page_is_written_of_one_or_of_both(saved, tmp_path, capsys):
@@ -93,7 +93,7 @@ def test_a_page_is_written_of_one_or_of_both(saved, tmp_path, capsys):
         (None, "No such file"),
         ("hello", "is no report: it is no JSON"),
         ("[]", "is no report: it holds no object"),
-        ('{"schema": 1}', "the report has schema 1, and this version of the package reads schema"),
+        ('{"schema": 1}', "the report has schema 1, but this version of the package reads schema"),
         ('{"schema": 2}', "this is no report: it has no '"),
         ('{"schema": 1, "loss_scale": 1, "rows": []}', "is a report of float16; `python -m tensorflow_ipu precision "),
         ('{"traceEvents": []}', "is a trace; open it at https://ui.perfetto.dev"),
@@ -104,17 +104,17 @@ def test_a_file_that_is_no_report_is_named(saved, tmp_path, capsys, content, mes
     if content is not None:
         path.write_text(content)
     assert command.main([saved("a.json"), str(path)]) == 2
-    said = capsys.readouterr()
-    assert f"`{path}`" in said.err
-    assert message in said.err
-    assert not said.out
+    output = capsys.readouterr()
+    assert f"`{path}`" in output.err
+    assert message in output.err
+    assert not output.out
 
 
 @pytest.mark.parametrize(("options", "others"), [((), {"matplotlib", "jinja2"}), (("--html", "a.html"), set())])
 def test_it_imports_no_tensorflow(saved, tmp_path, options, others):
     run = [sys.executable, "-X", "importtime", "-m", "tensorflow_ipu", "report", saved("a.json"), *options]
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
-    assert done.stdout.startswith("train on GC200")
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    completed = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
+    assert completed.stdout.startswith("train on GC200")
+    imported = {line.rpartition("|")[2].strip() for line in completed.stderr.splitlines()}
     assert "tensorflow_ipu.machine" in imported
     assert not {name for name in imported if name.split(".")[0] in {"tensorflow", "keras", *others}}

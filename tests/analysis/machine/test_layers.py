@@ -1,4 +1,4 @@
-"""Names of operations as users know them: by layer, without what TensorFlow, XLA and this package make up."""
+"""Names of operations for users: by layer, without names that TensorFlow, XLA and this package generate."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tensorflow_ipu.analysis.machine.layers import Layers, grouped, shortened
 
 MODEL = "while/functional_1"
 NAMES = {
-    # Keras 3, which enters the scope of a layer twice.
+    # Keras 3 enters the scope of a layer twice.
     f"{MODEL}/attention_0_1/query_1/MatMul": "attention_0/query/MatMul",
     f"gradient_tape/{MODEL}/attention_0_1/query_1/MatMul/MatMul_1": "attention_0/query/MatMul/MatMul_1 (gradient)",
     f"{MODEL}/norm_1_1/moments/mean": "norm_1/moments/mean",
@@ -23,7 +23,7 @@ NAMES = {
     f"{MODEL}/dense_1_2/MatMul": "dense_1/MatMul",
     f"{MODEL}/dense_2_1/MatMul": "dense_2/MatMul",
     "stage 0 backward/gradients/functional_1/up_0_1/MatMul_grad/MatMul": "up_0/MatMul (gradient)",
-    # Others have scopes of their own.
+    # Operations outside Keras layers.
     "while/adam/Sub_2": "adam/Sub_2",
     "while/loss/Softmax/Softmax": "loss/Softmax",
     "while/block/inner/MatMul": "block/inner/MatMul",
@@ -43,10 +43,10 @@ def test_names_are_of_layers_and_of_operations_in_them(monkeypatch):
     layers = Layers(NAMES)
     assert {name: str(layers.known_as(name, "dot")) for name in NAMES} == NAMES
     assert layers.known_as("copy.3").operation == "copy"
-    monkeypatch.setattr(environment, "uses_keras_2", lambda: True)  # Its names have no more numbers than the layers.
+    monkeypatch.setattr(environment, "uses_keras_2", lambda: True)  # Keras 2 does not add numbers to scopes.
     assert str(Layers(["model/dense_2/MatMul"]).known_as("model/dense_2/MatMul")) == "model/dense_2/MatMul"
-    found = {layers.known_as(name).layer for name in NAMES}
-    groups = set(grouped(found).values())
+    paths = {layers.known_as(name).layer for name in NAMES}
+    groups = set(grouped(paths).values())
     assert {"attention_0", "up_0", "lstm", "block", "adam", ""} < groups
     assert grouped([("encoder", "a"), ("encoder", "b"), ("encoder", "b", "c")])["encoder", "b", "c"] == "encoder/b/c"
     assert shortened("attention_0/query/MatMul", 14) == "atten...MatMul"

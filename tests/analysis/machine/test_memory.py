@@ -1,4 +1,4 @@
-"""What a program has in memory at a time, in what order, and how often its loops run."""
+"""Liveness, memory and the order of operations of a program, and the number of iterations of its loops."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ def chain(x):
 
 def used_later(x):
     first = tf.reverse(x, [0])
-    second = tf.reverse(tf.sin(first), [0])  # `first` is needed below: the sine has a place of its own.
+    second = tf.reverse(tf.sin(first), [0])  # `first` is read below, so the sine cannot overwrite it.
     return second + first
 
 
@@ -45,7 +45,7 @@ def cast_that_a_reduction_reads(x):
     return tf.reduce_sum(tf.cast(tf.reverse(x, [0]), tf.float32))
 
 
-def choice_to_update(x):  # As if losses that are scaled were not finite: then nothing is updated.
+def choice_to_update(x):  # Like an update that is skipped if gradients are not finite.
     return tf.cond(tf.reduce_sum(x) > 0.0, lambda: (x - 1.0, 1.0), lambda: (x, 0.0))
 
 
@@ -58,8 +58,8 @@ def choice_of_two(x):
     [
         (chain, KIB, 1024, 1024),
         (used_later, KIB, 3 * 1024, 3 * 1024),
-        (lambda x: x + 1.0, KIB, 0, 0),  # In the place of a parameter that nobody uses later.
-        (loop, KIB, 2 * 1024, 3 * 1024),  # Its value, and what an iteration makes of it.
+        (lambda x: x + 1.0, KIB, 0, 0),  # The result overwrites the parameter, which has no later reader.
+        (loop, KIB, 2 * 1024, 3 * 1024),  # The loop's value, and the value that an iteration computes.
         (stack, KIB, 10 * 1024, 13 * 1024),
         (transposed, KIB, 1024, 1024),
         (cast_that_a_reduction_reads, tf.zeros([512], tf.float16), 0, 1024 + 16),
@@ -110,11 +110,11 @@ def test_the_profile_has_the_peak_runs_loops_once_and_is_thinned(report):
 
 
 ROWS, WIDTH = 512, 64
-INPUT = 4 * ROWS * WIDTH  # Bytes of what a layer gets and gives; inside it is four times as wide.
+INPUT = 4 * ROWS * WIDTH  # The bytes of a layer's input and of its output. Inside, a layer is four times as wide.
 
 
 def backward_pass(hlo, layers, wrapped):
-    """The gradients of so many layers, added to sums that the caller holds, as are the layers' inputs."""
+    """Returns a program that adds the gradients of `layers` layers to sums. The sums and the weights are arguments."""
 
     @wrapped
     def layer(x, first, second):
@@ -123,8 +123,8 @@ def backward_pass(hlo, layers, wrapped):
     def program(x, weights, sums):
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            for each in weights:
-                x = layer(x, *each)
+            for of_layer in weights:
+                x = layer(x, *of_layer)
             loss = tf.reduce_sum(x * x)
         return tf.nest.map_structure(tf.add, sums, tape.gradient(loss, weights))
 
@@ -133,11 +133,13 @@ def backward_pass(hlo, layers, wrapped):
 
 
 def test_layers_that_recompute_are_in_memory_one_at_a_time(hlo):
-    few, many = (peak_of(backward_pass(hlo, layers, tf.recompute_grad), GC200, 0.1).bytes for layers in (2, 4))
-    # Each further layer keeps its input: what is inside of it comes and goes.
-    assert few < many <= few + 2.1 * INPUT
-    kept = [peak_of(backward_pass(hlo, layers, lambda layer: layer), GC200, 0.1).bytes for layers in (2, 4)]
-    assert kept[1] >= kept[0] + 2 * 8 * INPUT
+    few, more = (peak_of(backward_pass(hlo, layers, tf.recompute_grad), GC200, 0.1).bytes for layers in (2, 4))
+    # Each additional layer stores its input. Values inside it are freed.
+    assert few < more <= few + 2.1 * INPUT
+    without_recomputation = [
+        peak_of(backward_pass(hlo, layers, lambda layer: layer), GC200, 0.1).bytes for layers in (2, 4)
+    ]
+    assert without_recomputation[1] >= without_recomputation[0] + 2 * 8 * INPUT
 
 
 def test_an_order_has_all_operations_each_behind_its_operands(hlo):
@@ -145,15 +147,15 @@ def test_an_order_has_all_operations_each_behind_its_operands(hlo):
     order = frugal_order(program)
     assert set(order) == set(program.operations)
     assert len(order) == len(program.operations)
-    places = {operation: at for at, operation in enumerate(order)}
-    assert all(places[operand] < places[each] for each in order for operand in each.operands)
+    places = {operation: index for index, operation in enumerate(order)}
+    assert all(places[operand] < places[operation] for operation in order for operand in operation.operands)
 
 
 X = tf.zeros([4, 4])
 
 
 def products(report):
-    """How often the products of matrices run."""
+    """Returns the counts of a report's matrix products."""
     return [row.count for row in report.operations if row.kind == "dot"]
 
 
@@ -161,8 +163,8 @@ def test_loops_of_constant_bounds_are_counted(report):
     bounds = [(0, 25, 1), (3, 25, 1), (0, 25, 4), (10, 0, -1), (10, 0, -3), (5, 5, 1)]
 
     def function(x):
-        for each in bounds:
-            for _ in tf.range(*each):
+        for limits in bounds:
+            for _ in tf.range(*limits):
                 x = x @ x
         return x
 
@@ -225,13 +227,13 @@ def test_a_count_that_only_running_tells_is_told_and_may_be_given(report):
 
     unknown = report(function, X)
     assert products(unknown) == [1]
-    told = [line for line in unknown.assumptions if line.startswith("loop `")]
-    assert len(told) == 1
-    assert "figures are for one iteration" in told[0]
-    name = told[0].split("`")[1]
+    notes = [line for line in unknown.assumptions if line.startswith("loop `")]
+    assert len(notes) == 1
+    assert "figures are for one iteration" in notes[0]
+    name = notes[0].split("`")[1]
     assert products(report(function, X, trip_counts={name: 40})) == [40]
     assert products(report(function, X, trip_counts={"*": 41})) == [41]
-    with pytest.raises(ValueError, match="`trip_counts` names `nowhere`, and the program has no loop"):
+    with pytest.raises(ValueError, match="`trip_counts` names `nowhere`, but the program has no loop"):
         report(function, X, trip_counts={"nowhere": 2})
 
 

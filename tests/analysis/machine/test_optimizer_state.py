@@ -1,4 +1,4 @@
-"""What optimizers keep, told apart from weights, and what it takes off the chip."""
+"""Slots and accumulators of optimizers in reports, separate from weights, and the time of slots off the chip."""
 
 import keras
 import pytest
@@ -13,7 +13,7 @@ RATE = systems()["IPU-M2000"].streaming_bytes_per_second
 
 
 def train(strategy, make_optimizer):
-    """A loop of 12 steps that updates a weight, with the optimizer two functions away from the program."""
+    """Returns a program of 12 steps that updates a weight. Two functions are between the program and its optimizer."""
     with strategy.scope():
         weights = tf.Variable(tf.eye(WIDTH))
         optimizer = make_optimizer(weights)
@@ -43,7 +43,7 @@ def adam(weights):
 def test_the_state_of_an_optimizer_that_a_program_names_is_told_apart(strategy):
     memory = strategy.report(train(strategy, adam)).memory
     assert memory.optimizer == pytest.approx(2 * WEIGHTS, abs=32)  # Two moments, a rate and a count.
-    assert memory.variables == pytest.approx(WEIGHTS, abs=128)  # With the states of queues.
+    assert memory.variables == pytest.approx(WEIGHTS, abs=128)  # With the state variables of queues.
     assert memory.feeds == 8 * WIDTH * 4
     assert memory.off_chip == 0
 
@@ -85,6 +85,6 @@ def test_options_of_accumulation_place_what_a_keras_model_keeps(strategy):
 
 def test_a_caller_that_knows_what_is_kept_says_so(strategy):
     program = train(strategy, adam)
-    known = strategy.report(program, kept=Kept(state=WEIGHTS, off_chip=WEIGHTS, steps_per_update=3))
-    assert (known.memory.optimizer, known.memory.off_chip) == (0, WEIGHTS)
-    assert sum(row.count for row in known.operations if row.kind == "streaming") == 4
+    report = strategy.report(program, kept=Kept(state=WEIGHTS, off_chip=WEIGHTS, steps_per_update=3))
+    assert (report.memory.optimizer, report.memory.off_chip) == (0, WEIGHTS)
+    assert sum(row.count for row in report.operations if row.kind == "streaming") == 4

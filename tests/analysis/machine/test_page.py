@@ -1,4 +1,4 @@
-"""Reports as pages: all panels in one file, which needs nothing beside itself, and works in a browser."""
+"""The pages of reports: all panels in one self-contained file, which works in a browser."""
 
 import dataclasses
 import html
@@ -19,7 +19,7 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 
 @pytest.fixture
 def made():
-    """A report by hand: a loop of ten steps with a feed, a product and names that HTML has to escape."""
+    """Returns a report on a loop of ten steps with a feed, a product, and names that HTML must escape."""
     rows = (
         OperationTime("while/IpuInfeedDequeue", "infeed", "(f32[16,784])", 10, host=2e-3, host_bytes=10 * 16 * 784 * 4),
         OperationTime(
@@ -31,8 +31,8 @@ def made():
     sizes = (90 * MIB, 10, *(size * MIB for size in (200, 20, 60, 897)))
     liveness = ((0, 5 * MIB), (3, 200 * MIB), (7, 20 * MIB))
     memory = Memory(*sizes, largest=(("a<b>/MatMul", 150 * MIB),), liveness=liveness)
-    told = ("loop `while`: counted <once>",)
-    return Report("train <mine>", system_of("Bow Pod16"), 4, rows, (memory,), told, overlaps_host=False)
+    assumptions = ("loop `while`: counted <once>",)
+    return Report("train <mine>", system_of("Bow Pod16"), 4, rows, (memory,), assumptions, overlaps_host=False)
 
 
 @pytest.fixture
@@ -66,11 +66,11 @@ def test_a_page_has_all_panels_and_needs_nothing_beside_itself(made, tmp_path, r
     assert 'id="advice"' not in text
     assert len(text) < 300_000
     said = ("train &lt;mine&gt;", "a&lt;b&gt;/MatMul", "fits", "peak 290 MiB", "401 us", "t.py:3", "<code>while</code>")
-    said += (">256 MiB<", ">200 us<", ">infeed</td>")  # Ticks are round, and a queue has no name of ours.
+    said += (">256 MiB<", ">200 us<", ">infeed</td>")  # Ticks are round numbers, and names of queues are hidden.
     for words in said:
         assert words in text
     assert "<mine>" not in text
-    assert "#fe" not in re.sub(r'"#fe[0-9a-f]{4}fe"', "", text)  # All colours are the page's.
+    assert "#fe" not in re.sub(r'"#fe[0-9a-f]{4}fe"', "", text)  # No placeholder of a colour remains.
 
 
 def test_a_pipeline_shows_its_plan_and_each_of_its_ipus(pipelined, tmp_path, read_page):
@@ -107,14 +107,14 @@ def test_a_report_of_nothing_is_a_page_and_what_is_alive_at_the_peak_is_folded(m
     text = text_of(dataclasses.replace(made, memories=(memory,)), tmp_path)
     shown, folded = text.split("<details><summary>4 more</summary>")
     assert "value7" in shown
-    assert "what the operation of that moment takes besides" in shown
+    assert "temporary data of the operation at the peak" in shown
     assert "value8" not in shown
     assert "value11" in folded
 
 
 def test_a_page_of_many_operations_stays_small(made, tmp_path):
     rows = [dataclasses.replace(made.operations[1], name=f"layer_{n}/with/a/long/name/MatMul") for n in range(6000)]
-    points = tuple((at, at * MIB // 10) for at in range(400))
+    points = tuple((index, index * MIB // 10) for index in range(400))
     memory = dataclasses.replace(made.memory, liveness=points)
     text = text_of(dataclasses.replace(made, operations=tuple(rows), memories=(memory,) * 16), tmp_path)
     assert len(text) < 2_000_000
@@ -122,12 +122,12 @@ def test_a_page_of_many_operations_stays_small(made, tmp_path):
 
 
 def test_without_matplotlib_a_page_has_its_tables_and_says_how_to_get_pictures(made, tmp_path, monkeypatch):
-    whole = text_of(made, tmp_path)
+    with_pictures = text_of(made, tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     text = text_of(made, tmp_path)
     assert "<svg" not in text
     assert text.count("needs matplotlib: <code>pip install 'tensorflow-ipu[report]'</code>") == 3
-    assert text.count("<table") == whole.count("<table")
+    assert text.count("<table") == with_pictures.count("<table")
 
 
 LOOK = """
@@ -175,10 +175,10 @@ def test_a_browser_sorts_and_shows_the_colours_of_its_scheme(pipelined, tmp_path
         f"--blink-settings=preferredColorScheme={scheme}",
         *("--dump-dom", path.as_uri()),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    (title,) = re.findall(r"<title>(.*?)</title>", done.stdout)
-    first, up, down, again, *shown, fill, page, width = html.unescape(title).split("|")
-    assert (first, again, up, down) == ("a<b>", "a<b>", "a<b>", "in no layer")
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    (title,) = re.findall(r"<title>(.*?)</title>", completed.stdout)
+    first, up, down, second, *shown, fill, page, width = html.unescape(title).split("|")
+    assert (first, second, up, down) == ("a<b>", "a<b>", "a<b>", "in no layer")
     product = "a<b>/MatMul (stage 1 backward), a<b>/MatMul"
     folded = "a<b>, in no layer"
     assert shown == [

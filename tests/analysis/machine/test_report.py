@@ -1,4 +1,4 @@
-"""Reports of programs: on replicas, with feeds, of the strategy or of all that a script compiles; saved and read again."""
+"""Reports on programs: replicas, feeds, the machine, text and files, and reports on all programs of a script."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ from tensorflow_ipu.strategy import ipu_strategy
 
 @pytest.fixture
 def train(strategy):
-    """A program of 25 steps that reads an infeed, sums over replicas and changes a variable; and the variable."""
+    """Returns a program of 25 steps with an infeed, a sum over replicas and a variable; and the variable."""
     dataset = tf.data.Dataset.from_tensors((tf.zeros([16, 784]), tf.zeros([16], tf.int32))).repeat()
     with strategy.scope():
         weights = tf.Variable(tf.zeros([784, 10]))
@@ -38,21 +38,21 @@ def train(strategy):
 
 def test_a_report_counts_feeds_and_collectives_by_iteration(strategy, train, configure):
     configure(4)
-    made = strategy.report(train[0], machine="IPU-POD16")
+    report = strategy.report(train[0], machine="IPU-POD16")
     system = systems()["IPU-POD16"]
-    rows = {row.kind: row for row in made.operations}
-    assert made.steps == 25
+    rows = {row.kind: row for row in report.operations}
+    assert report.steps == 25
     assert rows["infeed"].host_bytes == 25 * 16 * (784 * 4 + 4)
     assert rows["outfeed"].host_bytes == 25 * 4
     assert rows["infeed"].host == pytest.approx(rows["infeed"].host_bytes / system.host_bytes_per_second)
     sent = 2 * 3 / 4 * 784 * 10 * 4
-    each = sent / system.link_bytes_per_second + 6 * system.link_latency_seconds
-    assert rows["all-reduce"].links == pytest.approx(25 * each)
-    assert made.replicas == 4
-    assert made.throughput(16) == pytest.approx(4 * 16 / made.step_seconds)
-    # The farthest that predictions were off: throughputs 11 percent too low, and 40 percent too high.
-    low, high = made.step_seconds_range
-    assert low < made.step_seconds * 0.89 < made.step_seconds * 1.40 < high
+    seconds = sent / system.link_bytes_per_second + 6 * system.link_latency_seconds
+    assert rows["all-reduce"].links == pytest.approx(25 * seconds)
+    assert report.replicas == 4
+    assert report.throughput(16) == pytest.approx(4 * 16 / report.step_seconds)
+    # The largest errors of predictions: throughputs 11 percent too low, and 40 percent too high.
+    low, high = report.step_seconds_range
+    assert low < report.step_seconds * 0.89 < report.step_seconds * 1.40 < high
 
 
 def test_a_convolution_that_a_kernel_of_the_host_computed_is_reported_as_one(strategy):
@@ -90,22 +90,22 @@ def test_the_memory_proportion_of_the_configuration_is_heeded(strategy, configur
 
 def test_io_tiles_let_data_pass_beside_the_computation(strategy, train):
     system = dataclasses.replace(system_of("GC200"), machine=dataclasses.replace(GC200, io_tiles=64))
-    plain, beside = strategy.report(train[0]), strategy.report(train[0], machine=system)
-    host = beside.part_seconds("host")
-    assert plain.seconds == pytest.approx(sum(row.seconds for row in plain.operations))
-    assert beside.seconds == pytest.approx(max(host, sum(row.seconds for row in beside.operations) - host))
+    without_tiles, with_tiles = strategy.report(train[0]), strategy.report(train[0], machine=system)
+    host = with_tiles.part_seconds("host")
+    assert without_tiles.seconds == pytest.approx(sum(row.seconds for row in without_tiles.operations))
+    assert with_tiles.seconds == pytest.approx(max(host, sum(row.seconds for row in with_tiles.operations) - host))
 
 
 def test_text_has_the_bars_the_table_and_what_cannot_be_known_and_nothing_is_run(strategy, train, tmp_path, refused):
     program, weights = train
-    made = strategy.report(program, machine="Bow Pod16")
+    report = strategy.report(program, machine="Bow Pod16")
     assert not weights.numpy().any()
-    made.save(tmp_path / "report.json")
-    assert Report.load(tmp_path / "report.json") == made
-    refused(ValueError, "must end in `.json`", made.save, tmp_path / "report.txt")
-    text = str(made)
+    report.save(tmp_path / "report.json")
+    assert Report.load(tmp_path / "report.json") == report
+    refused(ValueError, "must end in `.json`", report.save, tmp_path / "report.txt")
+    text = str(report)
     assert "program on Bow in Bow Pod16: a prediction; nothing was run" in text
-    assert "one tile alone" in text
+    assert "the overflow of a single tile" in text
     assert "897 MiB: fits" in text
     assert "time of a step of 25" in text
     assert re.search(r"MatMul \(gradient\) +dot +25 .*test_report\.py:\d+", text)
@@ -114,15 +114,15 @@ def test_text_has_the_bars_the_table_and_what_cannot_be_known_and_nothing_is_run
 
 
 def test_a_wrong_batch_size_and_a_plain_function_are_refused(strategy, refused):
-    made = strategy.report(tf.function(lambda: tf.constant(1.0)))
+    report = strategy.report(tf.function(lambda: tf.constant(1.0)))
     for size in (0, 1.5, True):
-        refused(ValueError, "`batch_size` must be the samples of a step, 1 or more", made.throughput, size)
+        refused(ValueError, "`batch_size` must be the samples of a step, 1 or more", report.throughput, size)
     refused(ValueError, r"`fn` must be a `tf\.function`, but is <function", strategy.report, lambda: 1)
 
 
 @pytest.fixture
 def reporting(tmp_path, monkeypatch):
-    """A folder that the environment asks for reports in."""
+    """Returns the folder in which the environment requests reports."""
     folder = tmp_path / "a" / "reports"
     options = {"autoReport.all": "true", "autoReport.directory": str(folder)}
     monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", json.dumps(options))
@@ -146,7 +146,7 @@ def test_each_program_has_one_under_its_name(reporting):
 
     for size in (2, 2, 3):
         strategy.run(add, (tf.ones([size]),))
-    assert float(total) == 7.0  # Each was run once, and no report was.
+    assert float(total) == 7.0  # Each program ran once, and reports did not run it.
     assert files(reporting) == ["add.html", "add.json", "add_2.html", "add_2.json"]
     assert Report.load(reporting / "add_2.json").program == "add"
 
@@ -165,11 +165,11 @@ def test_a_run_does_not_fail_for_its_report_and_says_why_once(reporting):
     reporting.parent.mkdir()
     reporting.write_text("a file, where a folder should be")
     double = tf.function(lambda x: 2.0 * x)
-    with pytest.warns(UserWarning, match="`POPLAR_ENGINE_OPTIONS` asks for reports, and a program has none: .*Error"):
+    with pytest.warns(UserWarning, match="`POPLAR_ENGINE_OPTIONS` requests reports, but a program has none: .*Error"):
         assert float(strategy.run(double, (tf.constant(2.0),))) == 4.0
     assert strategy.run(double, (tf.ones([2]),)).shape == [2]
 
 
 def test_a_malformed_variable_is_named_when_the_strategy_is_made(monkeypatch, refused):
     monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", "autoReport.all=true")
-    refused(ValueError, "`POPLAR_ENGINE_OPTIONS=autoReport.all=true` is no JSON", ipu.IPUStrategy)
+    refused(ValueError, "`POPLAR_ENGINE_OPTIONS=autoReport.all=true` is not valid JSON", ipu.IPUStrategy)

@@ -1,4 +1,4 @@
-"""What a machine makes of a program whose operations are on several IPUs."""
+"""Reports on programs whose operations are on several IPUs."""
 
 import pytest
 import tensorflow as tf
@@ -15,7 +15,7 @@ STEPS = 5
 
 @pytest.fixture
 def report(replicas):
-    """Training on shards: `x @ narrow` and its activation on IPU 0, all else on IPU 1; on two replicas."""
+    """Returns a report on sharded training on two replicas: `x @ narrow` and `tanh` on IPU 0, the rest on IPU 1."""
     strategy = replicas(4)
     with strategy.scope():
         narrow, wide = (tf.Variable(tf.ones([64, size])) for size in (64, 512))
@@ -44,7 +44,7 @@ def test_sharded_program_is_told_by_ipu(report, refused):
     assert {row.ipu for row in report.operations if row.kind in ("infeed", "tanh")} == {0}
     assert {row.ipu for row in report.operations if row.kind == "reduce"} == {1}
 
-    # The activations go forward, their gradients come back.
+    # The activations are sent forward, and their gradients back.
     copies = [row for row in report.operations if row.kind == "inter-ipu-copy"]
     assert sorted((row.ipu, row.shape, row.count) for row in copies) == [(ipu, "f32[32,64]", STEPS) for ipu in (0, 1)]
     system = report.system
@@ -53,10 +53,10 @@ def test_sharded_program_is_told_by_ipu(report, refused):
 
     first, second = report.memories
     assert (first.ipu, second.ipu) == (0, 1)
-    states = 4 * 8 * 2  # Of the queue, and of the order of the program's calls.
+    states = 4 * 8 * 2  # The state variable of the queue, and the token.
     assert first.variables == 4 * 64 * 64 + states
     assert second.variables == 4 * 64 * 512
-    # What is as large as the result of the wide layer is on its IPU alone.
+    # Values of the size of the wide layer's result are only on its IPU.
     assert 4 * 32 * 512 in {size for _, size in second.largest}
     assert 4 * 32 * 512 not in {size for _, size in first.largest}
     assert (first.feeds, second.feeds) == (4 * 32 * 64, 0)
@@ -85,12 +85,12 @@ def test_what_functions_and_loops_do_is_where_they_are_called():
 
     entry = read(program.experimental_get_compiler_ir(tf.zeros([4]))(stage="hlo_serialized"))
     placement = Placement(entry, 2, placed_by_name(program.get_concrete_function(tf.TensorSpec([4]))))
-    where, todo = {}, [entry]
+    ipus, todo = {}, [entry]
     while todo:
-        for each in todo.pop().operations:
-            where[each.opcode] = placement.of(each)
-            todo += each.called
-    assert (where["exponential"], where["sine"], where["cosine"]) == ((0,), (1,), (1,))
+        for operation in todo.pop().operations:
+            ipus[operation.opcode] = placement.of(operation)
+            todo += operation.called
+    assert (ipus["exponential"], ipus["sine"], ipus["cosine"]) == ((0,), (1,), (1,))
 
 
 def test_operations_without_a_shard_go_with_their_operands_or_users():
@@ -98,14 +98,14 @@ def test_operations_without_a_shard_go_with_their_operands_or_users():
     def program(x):
         with ipu_shard(2):
             y = tf.sin(x)
-        z = tf.cos(y)  # With its operand.
+        z = tf.cos(y)  # On the IPU of its operand.
         with ipu_shard([0, 1]):
             return tf.tanh(z) + 1.0
 
     entry = read(program.experimental_get_compiler_ir(tf.zeros([4]))(stage="hlo_serialized"))
     placement = Placement(entry, 4, placed_by_name(program.get_concrete_function(tf.TensorSpec([4]))))
-    where = {each.opcode: placement.of(each) for each in entry.operations}
-    assert (where["parameter"], where["sine"], where["cosine"]) == ((2,), (2,), (2,))
-    assert where["tanh"] == where["add"] == (0, 1)
-    (tanh,) = (each for each in entry.operations if each.opcode == "tanh")
-    assert [each.opcode for each in placement.received(tanh)] == ["cosine"]
+    ipus = {operation.opcode: placement.of(operation) for operation in entry.operations}
+    assert (ipus["parameter"], ipus["sine"], ipus["cosine"]) == ((2,), (2,), (2,))
+    assert ipus["tanh"] == ipus["add"] == (0, 1)
+    (tanh,) = (operation for operation in entry.operations if operation.opcode == "tanh")
+    assert [operation.opcode for operation in placement.received(tanh)] == ["cosine"]

@@ -1,4 +1,4 @@
-"""Costs: formulas that can be told by hand, what the stages' costs may be, and where a model is cut."""
+"""Costs of plans compared with closed formulas, arguments of costs, comparisons of plans, and cuts of models."""
 
 import dataclasses
 import itertools
@@ -29,12 +29,12 @@ def test_time_of_each_schedule_with_even_stages(stages, rounds):
     def time(schedule, mode=None):
         return plan_cost(pipeline_plan(stages, count, schedule, recomputation_mode=mode), EVEN).time
 
-    # Ramps of forward or of backward passes alone, and steps with both.
+    # The ramps have only forward or only backward passes, and the other steps have both.
     assert time(GROUPED) == 3 * count + 3 * (stages - 1)
-    # Each step is as long as a backward pass, once there is one.
+    # Each step with a backward pass is as long as the backward pass.
     assert time(INTERLEAVED) == 4 * count + 3 * stages - 4
     assert time(SEQUENTIAL) == 3 * stages * count
-    # Beside the backward passes of others there is room for a recomputation.
+    # A recomputation fits into the time of the backward passes of other IPUs.
     assert time(INTERLEAVED, THEN) == time(INTERLEAVED)
 
 
@@ -65,20 +65,20 @@ def test_stash_bytes_are_depth_times_bytes():
     assert stash(SEQUENTIAL) == [100, 100, 100, 100]
     assert stash(GROUPED, THEN) == [170, 150, 130, 100]
     assert stash(INTERLEAVED, THEN) == [140, 130, 120, 100]
-    # What is recomputed within the backward pass is there for one stage at a time.
+    # Activations that are recomputed within the backward pass are in memory for one stage at a time.
     assert [stash(GROUPED, mode, [0, 0, 0, 1])[0] for mode in (THEN, WITHIN)] == [150 + 300, 150 + 100]
 
 
 def test_other_bytes_of_an_ipu_and_costs_of_parts():
     costs = [StageCost(weight_bytes=5, input_bytes=7), StageCost(weight_bytes=50, input_bytes=70)]
     cost = plan_cost(pipeline_plan(2, 4), costs)
-    # In training a stage has gradients as large as its weights, and keeps what it gets from its neighbours.
+    # In training, a stage also has gradients as large as its weights, and buffers for the data of its neighbours.
     assert [(ipu.weight_bytes, ipu.link_bytes) for ipu in cost.ipus] == [(10, 70), (100, 70)]
     assert [ipu.weight_bytes for ipu in plan_cost(pipeline_plan(2, 2, training=False), costs).ipus] == [5, 50]
     assert cost.peak_bytes == 170
     sizes = {"state_bytes": 2, "off_chip_bytes": 50, "temporary_bytes": 11, "code_bytes": 4}
-    besides = StageCost(weight_bytes=5, accumulator_bytes=3, **sizes)
-    (ipu,) = plan_cost(pipeline_plan(2, 4, device_mapping=[0, 0]), besides).ipus
+    with_all_sizes = StageCost(weight_bytes=5, accumulator_bytes=3, **sizes)
+    (ipu,) = plan_cost(pipeline_plan(2, 4, device_mapping=[0, 0]), with_all_sizes).ipus
     assert ipu.weight_bytes == 2 * (5 + 3 + 2)
     assert ipu.on_chip_bytes == ipu.weight_bytes + 11 + 2 * 4
     assert ipu.off_chip_bytes == 2 * 50
@@ -112,7 +112,11 @@ PLAN, PIECES = pipeline_plan(2, 4), pieces(1, 1)
         (lambda: compare_plans(4, 8, machine="GC300"), ValueError, "`machine` is 'GC300', which is not known"),
         (lambda: balance(PIECES, 1, "GC200"), ValueError, "`ipus` must be 2 or more, but is 1"),
         (lambda: balance(PIECES, 3, "GC200"), ValueError, "`ipus` is 3, but the model has only 2 pieces"),
-        (lambda: balance("model", 2, "GC200"), TypeError, "must be a Keras model that was made in a strategy's scope"),
+        (
+            lambda: balance("model", 2, "GC200"),
+            TypeError,
+            "must be a Keras model that was created in a strategy's scope",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(call, kind, words, refused):
@@ -137,7 +141,7 @@ def test_the_fastest_plan_that_fits_is_the_best():
     nothing = compare_plans(4, 16, cost, bytes_per_ipu=10)
     assert nothing.best is None
     assert nothing.reason.startswith("none can be run")
-    # Nothing overlaps on one IPU: of equally fast plans the smaller is the best.
+    # No passes overlap on one IPU. Of equally fast plans, the one with the least memory is the best.
     assert best_of(2, 4, StageCost(activation_bytes=1), ipus=1, recompute=False).schedule is SEQUENTIAL
     balanced = best_of(4, 64, [StageCost(forward=time, update=0) for time in (1, 1, 1, 3)], ipus=2)
     assert balanced.cost is not None
@@ -149,18 +153,25 @@ def test_a_comparison_tells_what_cannot_be_run():
     comparison = compare_plans(4, 4)
     assert comparison.best_of(GROUPED) is None
     assert "Grouped cannot be run: its number of micro-batches must be a multiple of 8" in comparison.reason
-    refused = {one.refused for one in comparison.candidates if one.schedule is INTERLEAVED and one.refused}
+    refused = {
+        candidate.refused
+        for candidate in comparison.candidates
+        if candidate.schedule is INTERLEAVED and candidate.refused
+    }
     assert refused == {"Interleaved trains with one stage an IPU only"}
     inference = compare_plans(3, 6, training=False)
-    assert {one.recomputation_mode for one in inference.candidates} == {None}
+    assert {candidate.recomputation_mode for candidate in inference.candidates} == {None}
 
 
 @pytest.mark.parametrize(("used", "most"), [(1, 60), (2, 36), (4, 24), (8, 12)])
 def test_contiguous_mappings_are_the_most_even_and_all_of_few_stages(used, most):
     weights = [1.0] * 12 + [12.0] * 4
-    found = next(one for one in pipelining.contiguous_mappings(weights, 8) if max(one) == used - 1)
-    assert max(sum(w for w, at in zip(weights, found, strict=True) if at == ipu) for ipu in range(used)) == most
-    assert list(found) == sorted(found)
+    mapping = next(candidate for candidate in pipelining.contiguous_mappings(weights, 8) if max(candidate) == used - 1)
+    assert (
+        max(sum(weight for weight, place in zip(weights, mapping, strict=True) if place == ipu) for ipu in range(used))
+        == most
+    )
+    assert list(mapping) == sorted(mapping)
     assert pipelining.contiguous_mappings([1, 1, 1], 3) == [(0, 0, 0), (0, 1, 1), (0, 0, 1), (0, 1, 2)]
 
 
@@ -171,34 +182,34 @@ def test_the_memory_of_the_machine_is_the_limit_of_a_comparison():
 
 
 def test_an_exchange_takes_what_the_links_of_the_machine_take():
-    mine = dataclasses.replace(systems()["IPU-POD16"], link_bytes_per_second=100.0, link_latency_seconds=0.5)
+    system = dataclasses.replace(systems()["IPU-POD16"], link_bytes_per_second=100.0, link_latency_seconds=0.5)
     costs = [dataclasses.replace(EVEN, input_bytes=size) for size in (7, 200, 400)]
     plan = pipeline_plan(3, 6, SEQUENTIAL)
-    cost = plan_cost(plan, costs, machine=mine)
-    # A micro-batch passes 200 and 400 bytes forward, and as many back, one after the other.
+    cost = plan_cost(plan, costs, machine=system)
+    # For each micro-batch, 200 and 400 bytes are sent forward, and the same sizes back, one after the other.
     exchanges = 6 * 2 * (2.5 + 4.5)
     assert cost.time == pytest.approx(plan_cost(plan, costs).time + exchanges)
     assert cost.exchange_share == pytest.approx(exchanges / cost.time)
     assert all_shares(cost) == pytest.approx(1)
-    *_, (_, _, end, _) = pipelining.timeline(plan, costs, machine=mine)
+    *_, (_, _, end, _) = pipelining.timeline(plan, costs, machine=system)
     assert end == pytest.approx(cost.time)
     together = pipeline_plan(3, 6, SEQUENTIAL, device_mapping=[0, 0, 0])
     assert plan_cost(together, dataclasses.replace(EVEN, input_bytes=10**9), machine="GC200").exchange_share == 0
 
 
 def test_phases_load_and_save_their_bytes_at_the_rate_of_the_machine():
-    mine = dataclasses.replace(systems()["IPU-POD16"], streaming_bytes_per_second=10.0)
+    system = dataclasses.replace(systems()["IPU-POD16"], streaming_bytes_per_second=10.0)
     cost = StageCost(0, 0, update=0, weight_bytes=100, accumulator_bytes=20, activation_bytes=30, state_bytes=7)
     plan = pipelining.serial_phases_plan([0, 0])
     moved = {"LF": 100, "SF": 30, "LB": 100 + 30 + 20, "SB": 20, "LU": 100 + 7 + 20, "SU": 100 + 7}
     expected = 0
-    for _, _, _, spans in pipelining.timeline(plan, cost, machine=mine):
+    for _, _, _, spans in pipelining.timeline(plan, cost, machine=system):
         for span in spans:
             seconds = moved.get("".join(filter(str.isalpha, str(span.instruction))), 0) / 10
             assert span.end - span.begin == pytest.approx(seconds)
             expected += seconds
     assert expected > 0
-    assert plan_cost(plan, cost, machine=mine).time == pytest.approx(expected)
+    assert plan_cost(plan, cost, machine=system).time == pytest.approx(expected)
 
 
 def test_stashes_off_the_chip_leave_one_micro_batch_on_it_and_take_time():
@@ -206,30 +217,37 @@ def test_stashes_off_the_chip_leave_one_micro_batch_on_it_and_take_time():
     plan = pipeline_plan(4, 8)
     moved = plan.offloaded(activations=True)
     assert "activations off the chip" in str(moved)
-    whole, cost = plan_cost(plan, costs, machine=SYSTEM), plan_cost(moved, costs, machine=SYSTEM)
-    assert [ipu.stash_bytes for ipu in whole.ipus] == [700, 500, 300, 100]
+    on_chip, cost = plan_cost(plan, costs, machine=SYSTEM), plan_cost(moved, costs, machine=SYSTEM)
+    assert [ipu.stash_bytes for ipu in on_chip.ipus] == [700, 500, 300, 100]
     assert [ipu.stash_bytes for ipu in cost.ipus] == [100] * 4
-    assert [ipu.off_chip_bytes for ipu in cost.ipus] == [700, 500, 300, 0]  # The last stage goes back at once.
-    assert cost.ipus[0].busy - whole.ipus[0].busy == pytest.approx(8 * 2 * 100 / STREAMED)
-    assert cost.ipus[3].busy == whole.ipus[3].busy
+    assert [ipu.off_chip_bytes for ipu in cost.ipus] == [
+        700,
+        500,
+        300,
+        0,
+    ]  # The last stage runs its backward pass at once.
+    assert cost.ipus[0].busy - on_chip.ipus[0].busy == pytest.approx(8 * 2 * 100 / STREAMED)
+    assert cost.ipus[3].busy == on_chip.ipus[3].busy
     assert all_shares(cost) == pytest.approx(1)
     assert cost.transfer_share == pytest.approx(3 * 8 * 2 * 100 / STREAMED / (4 * cost.time))
     inference = pipeline_plan(4, 8, training=False)
     assert inference.offloaded(activations=True, accumulators=True) == inference
     recomputing = pipeline_plan(4, 8, recomputation_mode=THEN).offloaded(activations=True)
     cost = plan_cost(recomputing, StageCost(activation_bytes=100, input_bytes=10), machine=SYSTEM)
-    assert [ipu.off_chip_bytes for ipu in cost.ipus] == [70, 50, 30, 0]  # Of inputs.
+    assert [ipu.off_chip_bytes for ipu in cost.ipus] == [70, 50, 30, 0]  # Stashed inputs.
     assert [ipu.stash_bytes for ipu in cost.ipus] == [110, 110, 110, 100]
 
 
 def test_accumulators_off_the_chip_come_and_go_with_each_backward_pass():
     costs = StageCost(1.0, 2.0, weight_bytes=8, accumulator_bytes=40, update=0)
     plan = pipeline_plan(2, 8, device_mapping=[0, 0], schedule=SEQUENTIAL)
-    whole, cost = (plan_cost(each, costs, machine=SYSTEM).ipus[0] for each in (plan, plan.offloaded(accumulators=True)))
-    assert (whole.weight_bytes, cost.weight_bytes) == (2 * 48, 2 * 8 + 40)
+    on_chip, cost = (
+        plan_cost(variant, costs, machine=SYSTEM).ipus[0] for variant in (plan, plan.offloaded(accumulators=True))
+    )
+    assert (on_chip.weight_bytes, cost.weight_bytes) == (2 * 48, 2 * 8 + 40)
     assert cost.off_chip_bytes == 2 * 40
-    # Each backward pass brings and takes them, the update brings them.
-    assert cost.busy - whole.busy == pytest.approx(2 * (8 * 2 + 1) * 40 / STREAMED)
+    # Each backward pass loads and saves them, and the update loads them.
+    assert cost.busy - on_chip.busy == pytest.approx(2 * (8 * 2 + 1) * 40 / STREAMED)
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -237,27 +255,27 @@ def test_weights_that_replicas_share_are_gathered_for_each_pass(beside):
     cost = StageCost(1.0, 2.0, weight_bytes=64e6, accumulator_bytes=0, update=0)
     plan = pipeline_plan(2, 8, device_mapping=[0, 0], schedule=SEQUENTIAL)
     shared = dataclasses.replace(cost, weight_shards=4, weights_off_chip=beside)
-    whole, found = (plan_cost(plan, each, machine=SYSTEM).ipus[0] for each in (cost, shared))
-    # A part of each stage's, and all of those of the stage that runs.
-    assert (whole.weight_bytes, found.weight_bytes) == (128e6, 64e6 if beside else 2 * 16e6 + 64e6)
-    assert found.off_chip_bytes == (32e6 if beside else 0)
+    unshared, sharded = (plan_cost(plan, variant, machine=SYSTEM).ipus[0] for variant in (cost, shared))
+    # The shards of both stages, and all weights of the stage that runs.
+    assert (unshared.weight_bytes, sharded.weight_bytes) == (128e6, 64e6 if beside else 2 * 16e6 + 64e6)
+    assert sharded.off_chip_bytes == (32e6 if beside else 0)
     gathered = 48e6 / SYSTEM.link_bytes_per_second + 2 * 3 * SYSTEM.link_latency_seconds
     streamed = beside * 16e6 / STREAMED
-    assert found.busy - whole.busy == pytest.approx(2 * (8 * 2 * (gathered + streamed) + 2 * streamed))
+    assert sharded.busy - unshared.busy == pytest.approx(2 * (8 * 2 * (gathered + streamed) + 2 * streamed))
 
 
 def test_instructions_are_priced_once_for_all_their_micro_batches(monkeypatch):
-    asked: list[object] = []
+    instructions: list[object] = []
     time_of = StageCost.time
 
     def counted(self, instruction):
-        asked.append(instruction)
+        instructions.append(instruction)
         return time_of(self, instruction)
 
     monkeypatch.setattr(StageCost, "time", counted)
     for count in (8, 32):
         plan_cost(pipeline_plan(4, count))
-    assert len(asked) == 2 * 4 * 3  # Of two plans, four stages: forward, backward, update.
+    assert len(instructions) == 2 * 4 * 3  # Two plans of four stages, with forward, backward and update.
 
 
 MIB = 2**20
@@ -279,7 +297,7 @@ def test_the_longest_stage_is_as_short_as_it_can_be():
 
 
 def test_memory_moves_a_cut_and_then_asks_for_recomputation():
-    # By time alone two pieces a stage; the weights of the first two do not fit one IPU.
+    # Times would give each stage two pieces, but the weights of the first two do not fit one IPU.
     heavy = [StageCost(1e-6, weight_bytes=300 * MIB), StageCost(1e-6, weight_bytes=300 * MIB), *pieces(1, 1)]
     assert balance(heavy, 2, "GC200").stages == (0, 1, 1, 1)
     hoarding = pieces(1, 1, 1, 1, activation_bytes=300 * MIB, input_bytes=MIB)
@@ -287,9 +305,9 @@ def test_memory_moves_a_cut_and_then_asks_for_recomputation():
     assert (proposal.recompute, proposal.fits) == (True, True)
     assert ", with recomputation" in str(proposal)
     assert "stage 0: 8 us" in str(proposal)
-    assert "stage 1: 6 us" in str(proposal)  # The last one has nothing to recompute.
-    kept = balance(hoarding, 2, "GC200", micro_batches=16, recompute=False)
-    assert (kept.recompute, kept.fits) == (False, False)
+    assert "stage 1: 6 us" in str(proposal)  # The last stage does not recompute.
+    without = balance(hoarding, 2, "GC200", micro_batches=16, recompute=False)
+    assert (without.recompute, without.fits) == (False, False)
 
 
 def test_what_fits_nowhere_is_told():

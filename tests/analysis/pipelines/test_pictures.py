@@ -14,7 +14,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def size(path):
-    """Width and height of a PNG file, in pixels."""
+    """Returns the width and height of a PNG file in pixels."""
     head = path.read_bytes()[:24]
     assert head.startswith(PNG)
     return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
@@ -25,7 +25,7 @@ def test_the_text_of_a_plan_fits_its_width_and_says_what_its_letters_mean():
     for width in (60, 120, 200):
         assert max(map(len, plan_text(plan, width).splitlines())) <= width
     assert str(plan) == plan_text(plan)
-    text = plan_text(pipeline_plan(4, 4096))  # That of its sections.
+    text = plan_text(pipeline_plan(4, 4096))  # Long plans are written as sections.
     assert "steady, micro-batches from 0, 4089 times, each 1 on" in text
     assert "0B+0 0F+7" in text
     assert len(text) < 3000
@@ -44,7 +44,7 @@ def test_pictures_of_plans_are_written_or_refused(tmp_path, monkeypatch, refused
 
     draw_plan(pipeline_plan(2, 4096), tmp_path / "long.png")
     width, height = size(tmp_path / "long.png")
-    assert 100 < height < width < 4000  # Most iterations of the steady loop are left out.
+    assert 100 < height < width < 4000  # Most iterations of the steady section are omitted.
     plans = [pipeline_plan(2, 4, recomputation_mode=mode) for mode in (None, pipelining.RecomputationMode.Auto)]
     several = drawn(*plans, parallel_phases_plan([[0, 2], [1, 3]]), titles=["a", "b", "c"])
     assert several[1] > 2 * drawn(plans[0])[1]
@@ -72,14 +72,14 @@ def test_a_trace_has_each_task_at_its_time(recompute):
     assert sum(event["dur"] for event in sections) == pytest.approx(10 * pipelining.plan_cost(plan, costs).time)
 
 
-@pytest.mark.parametrize("schedule", pipelining.PipelineSchedule, ids=lambda one: one.name)
+@pytest.mark.parametrize("schedule", pipelining.PipelineSchedule, ids=lambda schedule: schedule.name)
 def test_the_counter_of_a_trace_reaches_the_stash_depth_and_ends_empty(schedule):
     plan = pipeline_plan(3, 6, schedule)
     counters = [event for event in plan_trace(plan)["traceEvents"] if event["ph"] == "C"]
     for stage in range(3):
-        held = [event["args"]["micro-batches"] for event in counters if event["name"] == f"stash of IPU {stage}"]
-        assert max(held) == plan.stash_depth(stage)
-        assert held[-1] == 0
+        counts = [event["args"]["micro-batches"] for event in counters if event["name"] == f"stash of IPU {stage}"]
+        assert max(counts) == plan.stash_depth(stage)
+        assert counts[-1] == 0
 
 
 def test_a_trace_is_written_as_json(tmp_path):
@@ -104,9 +104,9 @@ def test_with_a_machine_traces_and_pictures_are_in_seconds_and_show_exchanges(tm
     costs = StageCost(forward=1e-4, input_bytes=2**22, update=1e-4)
     draw_plan(plan, tmp_path / "plan.svg", costs, machine="GC200")
     draw_plan(plan, tmp_path / "plain.svg", costs)
-    drawn, plain = ((tmp_path / name).read_text() for name in ("plan.svg", "plain.svg"))
+    drawn, without_machine = ((tmp_path / name).read_text() for name in ("plan.svg", "plain.svg"))
     assert drawn.count(EXCHANGE.lower()) > 5
-    assert EXCHANGE.lower() not in plain
-    for said in ("exchange between IPUs", "500 us", "a micro-batch"):
-        assert said in drawn
-        assert said not in plain
+    assert EXCHANGE.lower() not in without_machine
+    for text in ("exchange between IPUs", "500 us", "a micro-batch"):
+        assert text in drawn
+        assert text not in without_machine

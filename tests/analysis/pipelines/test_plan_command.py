@@ -1,4 +1,4 @@
-"""The command `pipeline`, without any model."""
+"""The command `pipeline`, which works without a model."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from tensorflow_ipu.pipelining import Liveness, StageCost, parallel_phases_plan,
 
 @pytest.fixture
 def said(capsys):
-    """`said("--stages 4 ...", code=0)` is what the command prints."""
+    """Returns a function that runs the command and returns its output: `said("--stages 4 ...", code=0)`."""
 
     def run(words, code=0):
         assert pipeline.main(words.split()) == code
@@ -64,8 +64,8 @@ def test_it_prints_figures_and_bytes_and_is_a_command_of_the_package(said, capsy
 def test_it_imports_no_tensorflow(tmp_path):
     words = ["pipeline", "--stages", "4", "--micro-batches", "8"]
     run = [sys.executable, "-X", "importtime", "-m", "tensorflow_ipu", *words]
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    completed = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
+    imported = {line.rpartition("|")[2].strip() for line in completed.stderr.splitlines()}
     assert "tensorflow_ipu.analysis.pipelines.comparison" in imported  # What `import_module` loads is not listed.
     assert not {name for name in imported if name.split(".")[0] in ("tensorflow", "keras")}
 
@@ -80,9 +80,9 @@ def test_it_draws_and_traces_and_names_the_best(said, tmp_path):
     assert "Grouped on [0, 0, 0, 1] takes" in compared
     assert best.exists()
     words = "--stages 2 --micro-batches 4 --compare"
-    plain = said(words)
-    assert "memory" not in plain
-    assert " B " not in plain
+    without_sizes = said(words)
+    assert "memory" not in without_sizes
+    assert " B " not in without_sizes
     assert re.search(r"stash +memory\n.* MiB .* MiB ", said(f"{words} --activation-bytes 4MiB"))
     assert "none can be run" in said(f"{words} --weight-bytes 1GiB --bytes-per-ipu 600MiB", code=2)
 
@@ -91,7 +91,7 @@ def test_with_a_machine_times_are_seconds_and_exchanges_are_known(said, tmp_path
     trace = tmp_path / "plan.json"
     words = "--stages 2 --micro-batches 8 --times 1.5ms,1ms --input-bytes 8MiB --machine GC200"
     text = said(f"{words} --trace {trace}")
-    costs = [StageCost(forward=one, update=one / 2, input_bytes=8 * 2**20) for one in (1.5e-3, 1e-3)]
+    costs = [StageCost(forward=seconds, update=seconds / 2, input_bytes=8 * 2**20) for seconds in (1.5e-3, 1e-3)]
     cost = pipelining.plan_cost(pipeline_plan(2, 8), costs, machine="GC200")
     assert f"time {1e3 * cost.time:.3g} ms, {1e3 * cost.time_per_micro_batch:.3g} ms a micro-batch" in text
     assert f"exchanges {cost.exchange_share:.1%}" in text
@@ -115,7 +115,7 @@ TWO, OF_GC200 = "--stages 2 --micro-batches 4", "--stages 2 --micro-batches 4 --
         ("--stages 2 --schedule serial-phases --recompute", "`--recompute` is for pipelines"),
         (f"{TWO} --liveness always", "`--liveness` is for `--schedule serial-phases`"),
         ("--stages 2 --schedule sharded --batch-serialization 2", "`--batch-serialization` is for"),
-        (OF_GC200, "say what stages take by `--times`"),
+        (OF_GC200, "set `--times` of the stages"),
         (f"{OF_GC200} --times 1 --transfer-times 1", "`--transfer-times` is for plans without `--machine`"),
         (f"{TWO} --machine GC7 --times 1ms", "GC7"),
         (f"{TWO} --png /nowhere/plan.png", "/nowhere/plan.png"),

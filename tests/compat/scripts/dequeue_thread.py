@@ -1,5 +1,5 @@
 # ruff: noqa: B905, T201
-"""Losses that a thread prints while the program trains, on made data in the place of a download."""
+"""A thread prints the losses while the program trains on generated data."""
 
 from threading import Thread
 
@@ -10,7 +10,7 @@ from tensorflow.python.keras.datasets import mnist
 
 STEPS = 60
 
-assert callable(mnist.load_data)  # There is no network to call it here.
+assert callable(mnist.load_data)  # The tests have no network, so this function is not called.
 
 cfg = ipu.config.IPUConfig()
 cfg.auto_select_ipus = 1

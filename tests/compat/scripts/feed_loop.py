@@ -1,5 +1,5 @@
 # ruff: noqa: B018, T201
-"""Two vectors in, their sum and difference out, ten times over: queues and a loop by their old module names."""
+"""A loop computes the sum and the difference of two vectors ten times, with queues and the old module names."""
 
 import tensorflow as tf
 from tensorflow.python.ipu import ipu_infeed_queue, ipu_outfeed_queue, ipu_strategy, loops

@@ -1,7 +1,7 @@
 # ruff: noqa: PERF203, T201
-# Names that the compatibility layer brings.
+# The compatibility layer provides these names.
 # pyright: reportAttributeAccessIssue=false
-"""The names and forms of Keras that scripts of 2021 use, as `--keras 2` runs them; what it prints, the test compares."""
+"""Names and calls of Keras that scripts of 2021 use with `--keras 2`. The test compares the output."""
 
 import sys
 
@@ -34,7 +34,7 @@ from tensorflow_addons.layers import WeightNormalization
 
 
 class Plain(tf.keras.optimizers.Optimizer):
-    """Plain gradient descent, as a subclass of 2021 writes it."""
+    """Gradient descent as a subclass in the style of 2021."""
 
     def __init__(self, rate, name="Plain", **kwargs):
         super().__init__(name, **kwargs)

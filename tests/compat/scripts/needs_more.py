@@ -1,4 +1,4 @@
-"""Uses names that do not exist yet, some of them with care."""
+"""Uses names that do not exist, and handles some of the errors."""
 
 import sibling
 import tensorflow as tf

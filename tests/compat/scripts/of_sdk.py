@@ -1,7 +1,7 @@
 # ruff: noqa: T201
-# Names that the compatibility layer brings.
+# The compatibility layer provides these names.
 # pyright: reportAttributeAccessIssue=false
-"""What code for the SDK does with the Keras of 2021, without a name or argument that Keras 3 lacks."""
+"""Code for the SDK with the Keras of 2021 that uses only names and arguments that Keras 3 has too."""
 
 import os
 import sys

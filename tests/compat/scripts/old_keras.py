@@ -1,5 +1,5 @@
 # ruff: noqa: B905, T201
-"""What scripts asked of Keras before version 3, under the strategy."""
+"""Calls of Keras before version 3 that scripts contain, in the scope of the strategy."""
 
 import tensorflow as tf
 from keras.optimizer_v2 import gradient_descent

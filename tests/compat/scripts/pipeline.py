@@ -1,5 +1,5 @@
 # ruff: noqa: T201
-"""A pipeline of two stages in a graph and a session: variables in scopes, the rate as an input of the first stage."""
+"""A pipeline of two stages in a graph and a session. The learning rate is an input of the first stage."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf

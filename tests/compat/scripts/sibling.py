@@ -1,4 +1,4 @@
-"""A module beside a script."""
+"""A module in the folder of a script."""
 
 from tensorflow.compiler.plugin.poplar.ops import gen_no_such_ops
 

@@ -1,4 +1,4 @@
-"""Which data a model in a scope takes, how its steps are counted, and what data gets that does not fit."""
+"""Tests the data of models in a scope: supported kinds, counts of steps, and rejected data."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from tensorflow_ipu.keras.data import elements as data_elements
 
 
 def linear():
-    """A linear model of 6 features that is compiled for 2 steps an execution."""
+    """Returns a linear model of 6 features, compiled for 2 steps per execution."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input([6]), layers.Dense(3)])
     model.compile(optimizer="sgd", loss="mse", steps_per_execution=2)
@@ -22,13 +22,13 @@ def linear():
 
 @pytest.fixture
 def model(scoped):
-    """A linear model in the scope."""
+    """Returns a linear model made in a scope."""
     return scoped(linear)
 
 
 @pytest.fixture
-def plain():
-    """The same without the library."""
+def plain_model():
+    """Returns the same model made without a scope."""
     return linear()
 
 
@@ -51,39 +51,41 @@ FORMS = {
 }
 
 
-def test_every_form_of_data_trains_alike(features, model, plain, assert_same):
+def test_every_form_of_data_trains_alike(features, model, plain_model, assert_same):
     weights = np.linspace(0.1, 2, len(features)).astype(np.float32)
-    start, targets = plain.get_weights(), features[:, :3]
-    expected = plain.fit(**FORMS["arrays"](features, targets, weights), epochs=2, shuffle=False, verbose=0).history
+    start, targets = plain_model.get_weights(), features[:, :3]
+    expected = plain_model.fit(
+        **FORMS["arrays"](features, targets, weights), epochs=2, shuffle=False, verbose=0
+    ).history
     for form in FORMS.values():
         model.set_weights(start)
         result = model.fit(**form(features, targets, weights), epochs=2, shuffle=False, verbose=0).history
-        assert_same([result, model.get_weights()], [expected, plain.get_weights()])
+        assert_same([result, model.get_weights()], [expected, plain_model.get_weights()])
 
 
-def test_shuffles_splits_and_epochs_are_those_of_keras(features, model, plain, assert_same):
+def test_shuffles_splits_and_epochs_are_those_of_keras(features, model, plain_model, assert_same):
     split = {"batch_size": 4, "validation_split": 0.5, "epochs": 5, "initial_epoch": 2, "validation_freq": 2}
-    shuffled = [{"batch_size": 8, "epochs": 2, "shuffle": each} for each in (True, "batch")]
+    shuffled = [{"batch_size": 8, "epochs": 2, "shuffle": order} for order in (True, "batch")]
     for options, epochs in ((shuffled[0], [0, 1]), (shuffled[1], [0, 1]), (split, [2, 3, 4])):
-        plain.set_weights(model.get_weights())
+        plain_model.set_weights(model.get_weights())
         runs = []
-        for one in (plain, model):
+        for trained_model in (plain_model, model):
             keras.utils.set_random_seed(4)
-            runs.append(one.fit(features, features[:, :3], verbose=0, **options))
-        assert_same([runs[1].history, model.get_weights()], [runs[0].history, plain.get_weights()])
+            runs.append(trained_model.fit(features, features[:, :3], verbose=0, **options))
+        assert_same([runs[1].history, model.get_weights()], [runs[0].history, plain_model.get_weights()])
         assert runs[1].epoch == runs[0].epoch == epochs
 
 
-def test_a_dataset_is_shuffled_in_each_epoch_and_call_as_in_plain_keras(features, model, plain, assert_same):
-    plain.set_weights(model.get_weights())
+def test_a_dataset_is_shuffled_in_each_epoch_and_call_as_in_plain_keras(features, model, plain_model, assert_same):
+    plain_model.set_weights(model.get_weights())
     runs, quiet = [], {"verbose": 0, "shuffle": False}
-    for one in (plain, model):
+    for trained_model in (plain_model, model):
         source = tf.data.Dataset.from_tensor_slices((features, features[:, :3]))
         train, held_out = (source.shuffle(48, seed=seed).batch(8, drop_remainder=True) for seed in (5, 6))
-        runs.append([one.fit(train, epochs=3, validation_data=held_out.take(2), **quiet).history])
-        runs[-1].append(one.evaluate(train.take(2), verbose=0))
-        runs[-1].append(one.fit(train.repeat(), epochs=2, steps_per_epoch=4, **quiet).history)
-    assert_same([runs[1], model.get_weights()], [runs[0], plain.get_weights()])
+        runs.append([trained_model.fit(train, epochs=3, validation_data=held_out.take(2), **quiet).history])
+        runs[-1].append(trained_model.evaluate(train.take(2), verbose=0))
+        runs[-1].append(trained_model.fit(train.repeat(), epochs=2, steps_per_epoch=4, **quiet).history)
+    assert_same([runs[1], model.get_weights()], [runs[0], plain_model.get_weights()])
 
 
 def test_a_dataset_goes_on_from_epoch_to_epoch_with_a_number_of_steps(model):
@@ -93,7 +95,7 @@ def test_a_dataset_goes_on_from_epoch_to_epoch_with_a_number_of_steps(model):
     model.optimizer.learning_rate = 0.0
     history = model.fit(numbers, steps_per_epoch=4, epochs=3, verbose=0, shuffle=False).history
     assert history["loss"] == [1.5, 5.5, 9.5]
-    # And from its first element where the steps are the dataset.
+    # If the steps are the whole dataset, each pass begins with the first element.
     history = model.fit(numbers, epochs=2, verbose=0, shuffle=False).history
     assert history["loss"] == [9.5, 9.5]
 
@@ -118,14 +120,14 @@ def test_fewer_rows_than_a_batch_are_one_batch(features, labels, make_model, sco
 
     def train(steps):
         model = make_model(steps_per_execution=steps)
-        found = [list(model.fit(x, y, epochs=2, verbose=0, validation_data=held_out).history.values())]
-        found.append(list(model.fit(x, y, batch_size=7, verbose=0, validation_split=0.5).history.values()))
-        return [*found, model.evaluate(x, y, verbose=0), model.predict(x, verbose=0)]
+        results = [list(model.fit(x, y, epochs=2, verbose=0, validation_data=held_out).history.values())]
+        results.append(list(model.fit(x, y, batch_size=7, verbose=0, validation_split=0.5).history.values()))
+        return [*results, model.evaluate(x, y, verbose=0), model.predict(x, verbose=0)]
 
-    plain = train(1)
-    assert_same(scoped(lambda: train(1)), plain)
+    plain_model = train(1)
+    assert_same(scoped(lambda: train(1)), plain_model)
     with pytest.warns(UserWarning, match="`steps_per_execution` is 4, and there are 1 steps"):
-        assert_same(scoped(lambda: train(4)), plain)
+        assert_same(scoped(lambda: train(4)), plain_model)
 
 
 def test_one_batch_is_too_few_for_replicas_and_updates_of_several_steps(
@@ -142,7 +144,7 @@ def test_one_batch_is_too_few_for_replicas_and_updates_of_several_steps(
         scoped(make_model).fit(features[:5], labels[:5], verbose=0)
 
 
-# What does not fit.
+# Rejected data.
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,7 @@ def test_one_batch_is_too_few_for_replicas_and_updates_of_several_steps(
         (lambda x, y: {"x": dataset_of(x, y).filter(lambda *_: True)}, "Could not infer the size of the data"),
         (
             lambda x, y: {"x": dataset_of(x, y), "steps_per_epoch": 8},
-            "not have enough data: `steps_per_epoch` is 8, and the data makes 6 batches",
+            "not have enough data: `steps_per_epoch` is 8, but the data makes 6 batches",
         ),
         (lambda x, y: {"x": ((x[:8], y[:8]) for _ in range(4))}, "of type `Generator`.*`tf.data.Dataset"),
         (lambda x, y: {"x": None, "y": y}, "Expect `x` to be a non-empty"),
@@ -176,13 +178,13 @@ def test_one_batch_is_too_few_for_replicas_and_updates_of_several_steps(
     ],
 )
 def test_data_that_does_not_fit_is_refused_with_numbers_that_do(make, message, features, model):
-    given = make(features, features[:, :3])
-    shuffles = given["x"] is None or isinstance(given["x"], np.ndarray)
+    arguments = make(features, features[:, :3])
+    shuffles = arguments["x"] is None or isinstance(arguments["x"], np.ndarray)
     with pytest.raises(ValueError, match=message):
-        model.fit(**given, shuffle=shuffles, verbose=0)
+        model.fit(**arguments, shuffle=shuffles, verbose=0)
 
 
-# A message of the outfeed came, which knows no layers.
+# The outfeed raised the error, without the name of the layer.
 def test_a_layer_in_float64_is_named_where_its_results_are_float64(features, scoped):
     model = scoped(
         lambda: keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(2, dtype="float64", name="wide")])
@@ -195,7 +197,7 @@ def test_evaluation_refuses_a_partial_batch_too(features, model):
     with pytest.raises(ValueError, match="a partial batch: of 48 examples, batches of 32"):
         model.evaluate(features, verbose=0)
     for method in (model.evaluate, model.predict):
-        with pytest.raises(ValueError, match="`steps` is 8, and the data makes 6 batches"):
+        with pytest.raises(ValueError, match="`steps` is 8, but the data makes 6 batches"):
             method(dataset_of(features), steps=8, verbose=0)
 
 
@@ -209,8 +211,8 @@ def test_data_that_fails_or_ends_early_does_as_in_keras_and_the_model_goes_on(fe
     with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
         model.fit(dataset_of(bad, features[:, :3]).map(check), verbose=0, shuffle=False)
     assert model.fit(features, features[:, :3], batch_size=8, verbose=0).history["loss"]
-    said = dataset_of(features, features[:, :3]).apply(tf.data.experimental.assert_cardinality(6))
-    ends = said.take(6).filter(lambda x, _: x[0, 0] < 1e9).take(4)
+    asserted = dataset_of(features, features[:, :3]).apply(tf.data.experimental.assert_cardinality(6))
+    ends = asserted.take(6).filter(lambda x, _: x[0, 0] < 1e9).take(4)
     with pytest.warns(UserWarning, match="ran out of data"):
         model.fit(ends, steps_per_epoch=6, verbose=0, shuffle=False)
 
@@ -260,7 +262,7 @@ def elements(dataset):
     return [tf.nest.map_structure(lambda part: part.tolist(), element) for element in dataset.as_numpy_iterator()]
 
 
-LARGE = data_elements._CHUNK_BYTES // 4 // SIZE + 1  # Batches of that width are gathered one by one.
+LARGE = data_elements._CHUNK_BYTES // 4 // SIZE + 1  # Batches of this width are gathered separately.
 
 
 @pytest.mark.parametrize(
@@ -279,20 +281,20 @@ def test_batches_have_the_order_of_keras_for_each_seed(batches, shuffle, width):
 def no_seed():
     from tensorflow.python.eager import context
 
-    before = context.global_seed()
+    original = context.global_seed()
     context.set_global_seed(None)
     yield
-    context.set_global_seed(before)
+    context.set_global_seed(original)
 
 
 def test_without_a_seed_each_pass_has_an_order_of_its_own(no_seed):
     dataset = data_elements.dataset_of(adapter(40))
     passes = [elements(dataset) for _ in range(2)]
     assert passes[0] != passes[1]
-    for one in passes:
-        labels = np.concatenate([label for _, label in one])
+    for batches in passes:
+        labels = np.concatenate([label for _, label in batches])
         assert sorted(labels) == list(range(40 * SIZE))
-        np.testing.assert_array_equal(np.concatenate([x for x, _ in one])[:, 0], 2 * labels)
+        np.testing.assert_array_equal(np.concatenate([x for x, _ in batches])[:, 0], 2 * labels)
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch", False])
@@ -304,15 +306,15 @@ def test_an_iteration_begins_without_a_search_or_a_thread_for_each_processor(shu
     assert options.threading.private_threadpool_size == 1
 
 
-@pytest.mark.parametrize(("shuffle", "traced"), [(True, "_traced"), (False, "as_it_is")])
+@pytest.mark.parametrize(("shuffle", "traced"), [(True, "_traced"), (False, "without_optimizations")])
 def test_a_second_dataset_of_the_same_specs_traces_nothing_and_outlives_the_record_of_its_functions(
     shuffle, traced, monkeypatch
 ):
     tf.random.set_seed(1)
     expected = elements(data_elements.dataset_of(adapter(6, shuffle)))
-    monkeypatch.setattr(data_elements, traced, None)  # To call it would raise.
+    monkeypatch.setattr(data_elements, traced, None)  # A call would raise an error.
     tf.random.set_seed(1)
     dataset = data_elements.dataset_of(adapter(6, shuffle))
     assert elements(dataset) == expected
-    data_elements._maker.cache_clear()
+    data_elements._ordered_maker.cache_clear()
     assert elements(dataset) == expected

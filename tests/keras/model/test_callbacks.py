@@ -1,4 +1,4 @@
-"""Callbacks of a model in a scope: once an execution or once a step, and those of Keras do what they do outside."""
+"""Tests callbacks of models in a scope, per execution and per step, and callbacks of Keras."""
 
 import csv
 import os
@@ -16,7 +16,7 @@ from tensorflow_ipu._tensorflow import devices
 
 
 class Record(keras.callbacks.Callback):
-    """Notes what it is told, and by which thread."""
+    """Records the calls of its hooks, with their threads."""
 
     def __init__(self):
         super().__init__()
@@ -81,7 +81,7 @@ def test_asynchronous_callbacks_hear_of_each_step_of_each_replica(features, labe
 
 
 def test_asynchronous_callbacks_come_while_the_program_runs(model):
-    """The data of the second step comes when the callback has heard of the first."""
+    """The data has its second step only after the callback of the first step."""
     heard = threading.Event()
 
     def wait(i):
@@ -101,7 +101,7 @@ def test_asynchronous_callbacks_come_while_the_program_runs(model):
     assert heard.is_set()
 
 
-# A thread that was interrupted between its start and its place in a variable read on for ever.
+# A thread that was interrupted after its start, before it was stored in a variable, never ended.
 def test_ctrl_c_while_the_thread_of_asynchronous_callbacks_starts_leaves_no_thread(
     features, labels, model, monkeypatch
 ):
@@ -121,7 +121,7 @@ def test_ctrl_c_while_the_thread_of_asynchronous_callbacks_starts_leaves_no_thre
     assert len(model.fit(**data(features, labels)).history["loss"]) == 1
 
 
-# Keras's own scope raised `RuntimeError: Exiting device scope without proper scope nesting` in its place.
+# Keras's device scope raised `RuntimeError: Exiting device scope without proper scope nesting` instead.
 def test_ctrl_c_as_a_scope_of_a_device_ends_is_a_keyboard_interrupt(features, labels, model, monkeypatch):
     def interrupted(_):
         devices.place_eager_thread(tf.constant(0).device)
@@ -135,16 +135,16 @@ def test_ctrl_c_as_a_scope_of_a_device_ends_is_a_keyboard_interrupt(features, la
     assert len(model.fit(**data(features, labels)).history["loss"]) == 1
 
 
-# An interrupt ended a step in its midst, at the enqueue of its results, when XLA used the memory of weights for other values.
+# An interrupt ended a step when it enqueued its results. XLA had reused the memory of weights by then.
 def test_interrupt_ends_a_step_that_has_begun(features, labels, model):
     model.optimizer.learning_rate = 0.0
     model.fit(**data(features, labels))
-    before = model.get_weights()
+    initial_weights = model.get_weights()
     for delay in np.linspace(0.0001, 0.01, 40):
         ended = threading.Event()
 
         def press():
-            # A later press is for one that Python had to ignore, as in a finalizer.
+            # Python ignores a signal in a finalizer, so the signal is repeated.
             wait = delay  # noqa: B023
             while not ended.wait(wait):  # noqa: B023
                 os.kill(os.getpid(), signal.SIGINT)
@@ -156,19 +156,19 @@ def test_interrupt_ends_a_step_that_has_begun(features, labels, model):
             model.fit(**data(features, labels), epochs=100_000, callbacks=[begin])
         ended.set()
         thread.join(60)
-        for weight, was in zip(model.get_weights(), before, strict=True):
+        for weight, was in zip(model.get_weights(), initial_weights, strict=True):
             np.testing.assert_array_equal(weight, was)
 
 
 def test_progress_bar_counts_steps_and_a_callback_evaluates_and_predicts_between_epochs(
     features, labels, model, capsys
 ):
-    seen, results = [], []
+    counts, results = [], []
 
     class Watch(keras.callbacks.ProgbarLogger):
         def on_train_batch_end(self, batch, logs=None):
             super().on_train_batch_end(batch, logs)
-            seen.append(self.seen)
+            counts.append(self.seen)
 
         def on_epoch_end(self, epoch, logs=None):
             super().on_epoch_end(epoch, logs)
@@ -180,8 +180,8 @@ def test_progress_bar_counts_steps_and_a_callback_evaluates_and_predicts_between
     for asynchronous, steps in ((False, [4]), (True, [1, 2, 3, 4])):
         model.set_asynchronous_callbacks(asynchronous)
         model.fit(features, labels, batch_size=12, verbose=1, callbacks=[Watch()])
-        assert seen == steps
-        seen.clear()
+        assert counts == steps
+        counts.clear()
     assert results[1::2] == [(48, 3)] * 2
     assert "4/4" in capsys.readouterr().out
 
@@ -205,35 +205,35 @@ def test_failing_callbacks_and_data_end_the_training(features, labels, model):
         model.fit(bad, verbose=0, shuffle=False)
 
 
-STEPS = 2  # An execution.
+STEPS = 2  # The number of executions.
 
 
 @pytest.fixture
 def fit(features, labels, make_model):
-    """Trains a new model for some epochs of four steps: `fit(callbacks, epochs, **compile_options)`."""
+    """Returns a function that trains a new model for epochs of four steps: `fit(callbacks, epochs, **compile_options)`."""
 
     def run(callbacks, epochs=3, *, batch_size=12, validate=False, **options):
         model = make_model(**{"steps_per_execution": STEPS, **options})
         held_out = {"validation_data": (features, labels), "validation_batch_size": 12} if validate else {}
-        given = {"batch_size": batch_size, "epochs": epochs, "callbacks": callbacks, **held_out}
-        model.fit(features, labels, **given, verbose=0, shuffle=False)
+        arguments = {"batch_size": batch_size, "epochs": epochs, "callbacks": callbacks, **held_out}
+        model.fit(features, labels, **arguments, verbose=0, shuffle=False)
         return model
 
     return run
 
 
 def scalars(folder):
-    """What event files hold: (run, tag, step) to value."""
-    found = {}
+    """Returns the scalars in event files, by run, tag and step."""
+    values_by_step = {}
     for path in sorted(folder.rglob("*tfevents*")):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             for value in event.summary.value:
                 if value.metadata.plugin_data.plugin_name == "scalars":
-                    found[path.parent.name, value.tag, event.step] = float(tf.make_ndarray(value.tensor))
-    return found
+                    values_by_step[path.parent.name, value.tag, event.step] = float(tf.make_ndarray(value.tensor))
+    return values_by_step
 
 
-# By the count of updates, of which an epoch has two executions of two, or of executions.
+# `update_freq` counts updates, of which an epoch has four, or executions.
 @pytest.mark.parametrize(
     ("options", "tag", "steps"),
     [
@@ -257,7 +257,7 @@ def test_tensorboard_gets_the_scalars_of_keras_at_its_steps(options, tag, steps,
 
 
 class Note(keras.callbacks.Callback):
-    """Halves the learning rate after each execution, and notes that of each epoch's end and what it is told."""
+    """Halves the learning rate after each execution, and records the rate and the logs at the end of each epoch."""
 
     def __init__(self):
         super().__init__()
@@ -266,7 +266,8 @@ class Note(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         model: Any = self.model
-        model.optimizer.learning_rate = float(model.optimizer.learning_rate) / 2  # By the host, between executions.
+        # The host changes the rate between executions.
+        model.optimizer.learning_rate = float(model.optimizer.learning_rate) / 2
 
     def on_epoch_end(self, epoch, logs=None):
         model: Any = self.model
@@ -290,13 +291,13 @@ def test_callbacks_that_steer_the_training_and_write_files_do_so_as_in_keras(fit
     folders = [tmp_path / name for name in ("ipu", "plain")]
     notes = [Note(), Note()]
     model = scoped(lambda: fit([*callbacks(folders[0]), notes[0]], 6, validate=True))
-    plain = fit([*callbacks(folders[1]), notes[1]], 6, validate=True)
-    # By one more each epoch, by two once the loss stays where it is, and no further than there.
+    plain_model = fit([*callbacks(folders[1]), notes[1]], 6, validate=True)
+    # The rate is divided by a number that grows with each epoch, and by 2 more when the loss stops falling.
     assert notes[1].rates == pytest.approx([0.1, 0.1 / 2, 0.1 / 6 / 2, 0.1 / 6 / 2 / 4])
     assert notes[0].rates == pytest.approx(notes[1].rates)
     assert len(notes[0].logs) == len(notes[1].logs) == 4
     assert_same(notes[0].logs, notes[1].logs)
-    assert_same(model.get_weights(), plain.get_weights())
+    assert_same(model.get_weights(), plain_model.get_weights())
     files = [sorted(path.name for path in folder.iterdir()) for folder in folders]
     assert files[0] == files[1]
     assert {"best.keras", "log.csv", "2.weights.h5"} <= set(files[0])  # Releases of Keras count steps differently.
@@ -304,11 +305,11 @@ def test_callbacks_that_steer_the_training_and_write_files_do_so_as_in_keras(fit
     models: list[Any] = [keras.models.load_model(folder / "best.keras") for folder in folders]
     assert_same(models[0].get_weights(), models[1].get_weights())
     for name in (name for name in files[0] if name.endswith(".weights.h5")):
-        found = []
+        weights = []
         for folder in folders:
-            plain.load_weights(folder / name)
-            found.append(plain.get_weights())
-        assert_same(*found)
+            plain_model.load_weights(folder / name)
+            weights.append(plain_model.get_weights())
+        assert_same(*weights)
 
 
 def read_rows(path):
@@ -324,16 +325,16 @@ def test_backup_and_restore_goes_on_where_the_training_broke_off(fit, scoped, tm
 
     epochs: list[int] = []
     note = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: epochs.append(epoch))
-    whole = fit([], 4)
+    uninterrupted = fit([], 4)
     with pytest.raises(ZeroDivisionError):
         scoped(lambda: fit([keras.callbacks.BackupAndRestore(tmp_path), Fail(), note], 4))
     resumed = scoped(lambda: fit([keras.callbacks.BackupAndRestore(tmp_path), note], 4))
     assert epochs == [0, 1, 2, 3]
-    assert_same(resumed.get_weights(), whole.get_weights())
+    assert_same(resumed.get_weights(), uninterrupted.get_weights())
 
 
 def test_callbacks_of_replicas_work_as_those_of_keras_on_the_whole_batch(configure, fit, scoped, tmp_path, assert_same):
-    """Two replicas that sum their gradients, at half the rate, against one with twice the batch."""
+    """Two replicas sum their gradients at half the rate. Plain Keras has twice the batch."""
 
     def callbacks(folder):
         folder.mkdir()
@@ -345,9 +346,9 @@ def test_callbacks_of_replicas_work_as_those_of_keras_on_the_whole_batch(configu
 
     configure(2)
     folders = [tmp_path / name for name in ("ipu", "plain")]
-    plain = fit(callbacks(folders[1]), 5, batch_size=24, validate=True)
+    plain_model = fit(callbacks(folders[1]), 5, batch_size=24, validate=True)
     model = scoped(lambda: fit(callbacks(folders[0]), 5, learning_rate=0.05, validate=True))
-    assert_same(model.get_weights(), plain.get_weights())
+    assert_same(model.get_weights(), plain_model.get_weights())
     rows = [read_rows(folder / "log.csv") for folder in folders]
     assert len(rows[0]) == len(rows[1]) == 2
     assert [row["epoch"] for row in rows[0]] == [0, 1]

@@ -1,4 +1,4 @@
-"""Models whose layers name IPUs by `ipu_shard`, and models on a device that compiles alone."""
+"""Tests models whose layers select IPUs by `ipu_shard`, and models on a device that only compiles."""
 
 import keras
 import numpy as np
@@ -50,12 +50,12 @@ def test_replicas_of_a_sharded_model_fill_the_device(features, scoped, assert_sa
     model.set_replication_options("LIST")
     history = model.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False).history
     assert history["loss"][0].shape == (2,)
-    # The gradients of two batches are summed: twice those of both together.
-    plain = compiled(Sharded)
-    plain.optimizer.learning_rate = 0.2
-    plain.fit(x, y, batch_size=2 * BATCH, verbose=0, shuffle=False)
-    assert_same(model.get_weights(), plain.get_weights())
-    assert_same(model.predict(x, batch_size=BATCH, verbose=0), plain(x))
+    # Summed gradients of two batches are twice the gradients of one batch of both.
+    plain_model = compiled(Sharded)
+    plain_model.optimizer.learning_rate = 0.2
+    plain_model.fit(x, y, batch_size=2 * BATCH, verbose=0, shuffle=False)
+    assert_same(model.get_weights(), plain_model.get_weights())
+    assert_same(model.predict(x, batch_size=BATCH, verbose=0), plain_model(x))
     configure(2)
     model.fit(x, y, batch_size=BATCH, verbose=0)
     assert np.isfinite(model.train_on_batch(x[:BATCH], y[:BATCH]))
@@ -91,18 +91,18 @@ def test_model_that_only_compiles_returns_zeros_and_trains_nothing(stages, confi
         if stages is not None:
             model.set_pipeline_stage_assignment(stages)
             model.set_pipelining_options(gradient_accumulation_steps_per_replica=4, accumulate_outfeed=True)
-    before, seen = model.get_weights(), []
+    initial_weights, losses = model.get_weights(), []
     options = {"batch_size": 2, "verbose": 0}
     history = model.fit(X, Y, epochs=2, validation_data=(X, Y), **options).history
     assert history == {name: [0, 0] for name in ("loss", "mae", "val_loss", "val_mae")}
     assert model.evaluate(X, Y, **options) == [0, 0]
     assert model.predict(X, **options).tolist() == [[0]] * 16
-    for weights, earlier in zip(model.get_weights(), before, strict=True):
+    for weights, earlier in zip(model.get_weights(), initial_weights, strict=True):
         np.testing.assert_array_equal(weights, earlier)
     if stages is None:
         model.set_asynchronous_callbacks(True)
         note = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda at, logs: seen.append((at, float(logs["loss"])))
+            on_train_batch_end=lambda step_index, logs: losses.append((step_index, float(logs["loss"])))
         )
         model.fit(X, Y, **options, callbacks=[note])
-        assert seen == [(step, 0) for step in range(8)]
+        assert losses == [(step, 0) for step in range(8)]

@@ -1,4 +1,4 @@
-"""`fit`, `evaluate` and `predict` in a scope run programs of many steps, and compute what Keras alone computes."""
+"""Tests that `fit`, `evaluate` and `predict` in a scope run programs of many steps and equal plain Keras."""
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ class Subclassed(keras.Model):
 
 
 class Injected(keras.Model):
-    """A subclass that is made by inputs and outputs."""
+    """A subclass that is made with inputs and outputs."""
 
     def fit(self, *args, **kwargs):
         return super().fit(*args, **kwargs)
@@ -35,7 +35,7 @@ def nested():
 
 
 def dropping():
-    """Convolutions and pools, and dropout with a seed and without."""
+    """Returns layers: convolutions, pools, and dropout with and without a seed."""
     parts = [layers.Conv2D(8, 2, activation="relu"), layers.MaxPooling2D(), layers.Dropout(0.5, seed=7)]
     return keras.Sequential(
         [layers.Dense(18), layers.Reshape([3, 3, 2]), *parts, layers.Flatten(), layers.Dropout(0.2), layers.Dense(3)]
@@ -60,7 +60,7 @@ def averaging():
 
 
 def trained(make, x, y, optimizer, validation=False, **options):
-    """A model after training, shuffled in the same order for the same seed; and what came of it."""
+    """Trains a model, shuffled in the same order for the same seed, and returns it with its results."""
     keras.utils.set_random_seed(3)
     model = make()
     model.compile(
@@ -77,15 +77,18 @@ def trained(make, x, y, optimizer, validation=False, **options):
 
 def test_fit_evaluate_and_predict_equal_plain_keras(features, labels, scoped, assert_same):
     case = (Subclassed, features, labels, sgd, True)
-    plain, expected = trained(*case)
+    plain_model, expected = trained(*case)
     model, results = scoped(lambda: trained(*case, steps_per_execution=2))
     assert results.keys() == expected.keys()
     assert_same(results, expected)
-    evaluated = [one.evaluate(features[:32], labels[:32], batch_size=8, verbose=0) for one in (model, plain)]
+    evaluated = [
+        evaluated_model.evaluate(features[:32], labels[:32], batch_size=8, verbose=0)
+        for evaluated_model in (model, plain_model)
+    ]
     assert_same(*evaluated)
-    # Not tensors, in any release of Keras.
-    assert [list(map(type, each)) for each in evaluated] == [[float, float]] * 2
-    assert_same(model.predict(features, batch_size=8, verbose=0), plain(features))
+    # No release of Keras returns tensors.
+    assert [list(map(type, losses)) for losses in evaluated] == [[float, float]] * 2
+    assert_same(model.predict(features, batch_size=8, verbose=0), plain_model(features))
     assert model.variables[0].value.device.endswith("IPU:0")
 
 
@@ -98,22 +101,22 @@ def test_training_equals_plain_keras(make, optimizer, features, labels, scoped, 
 
 
 def test_two_models_of_a_scope_train_in_turn_whatever_jit_compile_is(features, labels, make_model, scoped, assert_same):
-    plain = make_model()
+    plain_model = make_model()
     models = [
         scoped(lambda value=value: make_model(jit_compile=value, steps_per_execution=2)) for value in (True, False)
     ]
     for _ in range(2):
-        for model in (plain, *models):
+        for model in (plain_model, *models):
             model.fit(features, labels, batch_size=12, class_weight={0: 1.0, 1: 2.0, 2: 0.5}, verbose=0, shuffle=False)
     for model in models:
-        assert_same(model.get_weights(), plain.get_weights())
+        assert_same(model.get_weights(), plain_model.get_weights())
         assert model._ipu_extension.traces() == {"train": 1}
     assert_same(models[0].get_weights(), models[1].get_weights(), rtol=0, atol=0)
 
 
 def test_single_batches_train_test_and_predict(features, labels, make_model, scoped, assert_same):
     def use(model):
-        # Batches of any size, and of types that an IPU does not have.
+        # Batches of any size, and of dtypes that IPUs do not support.
         results = [model.train_on_batch(features[:n].astype(np.float64), labels[:n]) for n in (8, 8, 5)]
         results.append(model.train_on_batch(features[:8], labels[:8], class_weight={0: 1.0, 1: 2.0, 2: 0.5}))
         results.append(model.test_on_batch(features[:7], labels[:7], return_dict=True))
@@ -161,10 +164,10 @@ def test_custom_steps_run_in_the_program(features, labels, scoped, plain_strateg
         assert predicted["sum"].shape == (4,)
         return [history, evaluated, predicted]
 
-    plain = use()
-    assert_same(scoped(use), plain)
+    expected = use()
+    assert_same(scoped(use), expected)
     with plain_strategy.scope():
-        assert_same(use(), plain)
+        assert_same(use(), expected)
 
 
 def test_several_inputs_outputs_and_losses_equal_plain_keras(features, labels, scoped, assert_same):
@@ -186,8 +189,8 @@ def test_several_inputs_outputs_and_losses_equal_plain_keras(features, labels, s
         history = model.fit(dataset, epochs=2, verbose=0, shuffle=False).history
         return [history, model.evaluate(x, y, batch_size=12, verbose=0), model.predict(x, batch_size=12, verbose=0)]
 
-    plain = use()
-    assert_same(scoped(use), plain)
+    expected = use()
+    assert_same(scoped(use), expected)
 
 
 def test_eager_models_and_those_that_make_their_own_function_are_refused(features, labels, make_model, scoped):

@@ -1,4 +1,4 @@
-"""Models of `mixed_float16`: they train as in Keras, and the replicas agree on which updates to skip."""
+"""Tests models of `mixed_float16`: they train as in Keras, and replicas agree on which updates to skip."""
 
 import keras
 import numpy as np
@@ -27,13 +27,13 @@ def compiled(optimizer=None, **options):
 
 
 def on_each_replica(strategy, model):
-    """The weights, each with an axis of replicas in front."""
+    """Returns the weights with a first axis of replicas."""
     with strategy.scope():
         values = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
 
         @tf.function(jit_compile=True)
         def program():
-            values.enqueue([one.value for one in model.trainable_variables])
+            values.enqueue([variable.value for variable in model.trainable_variables])
 
         strategy.run(program)
     return [value.numpy() for value in values.dequeue()]
@@ -56,20 +56,20 @@ def test_a_pipeline_trains_as_in_keras(features, replicas, assert_same):
     model.set_pipeline_stage_assignment([0, 1])
     model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
     model.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False)
-    plain = compiled()
-    plain.fit(x, y, batch_size=4 * BATCH, verbose=0, shuffle=False)
-    assert int(model.optimizer.iterations) == int(plain.optimizer.iterations) == 2
-    assert_same(model.get_weights(), plain.get_weights(), rtol=1e-2, atol=1e-3)
+    plain_model = compiled()
+    plain_model.fit(x, y, batch_size=4 * BATCH, verbose=0, shuffle=False)
+    assert int(model.optimizer.iterations) == int(plain_model.optimizer.iterations) == 2
+    assert_same(model.get_weights(), plain_model.get_weights(), rtol=1e-2, atol=1e-3)
 
 
 def test_replicas_skip_the_update_that_one_of_them_cannot_make(features, replicas, assert_same):
-    """Batch 3 has an infinite target: it is replica 1's, in its second step. Batch 2 is skipped with it."""
+    """Batch 3, of replica 1 in its second step, has an infinite target. Batch 2 is skipped with it."""
     targets = features[:, :3].copy()
     targets[3 * BATCH] = np.inf
-    # The sum of the gradients of two batches is twice that of both together.
-    plain = compiled(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.25)))
-    kept = [row for row in range(len(features)) if not 2 * BATCH <= row < 4 * BATCH]
-    plain.fit(features[kept], targets[kept], batch_size=2 * BATCH, verbose=0, shuffle=False)
+    # Summed gradients of two batches are twice the gradients of one batch of both.
+    plain_model = compiled(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.25)))
+    rows = [row for row in range(len(features)) if not 2 * BATCH <= row < 4 * BATCH]
+    plain_model.fit(features[rows], targets[rows], batch_size=2 * BATCH, verbose=0, shuffle=False)
     strategy = replicas(2)
     for wrapped in (False, True):
         with strategy.scope():
@@ -80,17 +80,17 @@ def test_replicas_skip_the_update_that_one_of_them_cannot_make(features, replica
         assert int(scaling.iterations) == 5
         for weight in on_each_replica(strategy, model):
             np.testing.assert_array_equal(weight[0], weight[1])
-        assert_same(model.get_weights(), plain.get_weights(), rtol=1e-2, atol=1e-3)
+        assert_same(model.get_weights(), plain_model.get_weights(), rtol=1e-2, atol=1e-3)
 
 
 def test_an_optimizer_with_its_own_minimize_is_refused_where_gradients_accumulate(features, scoped):
     class Own(keras.optimizers.SGD):
         def minimize(self, *_):
-            """What older Keras optimizers had, and programs override."""
+            """Optimizers of older Keras had `minimize`, which programs override."""
 
     for policy in ("float32", "mixed_float16"):
         keras.mixed_precision.set_global_policy(policy)
         model = scoped(lambda: compiled(Own(), steps_per_execution=2))
         model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=2)
-        with pytest.raises(ValueError, match="the optimizer of model `.*` has a `minimize` of its own"):
+        with pytest.raises(ValueError, match="the optimizer of model `.*` defines its own `minimize`"):
             model.fit(features, features[:, :3], batch_size=BATCH, verbose=0)

@@ -1,4 +1,4 @@
-"""Keras's own loops compute under a strategy without extensions what they do without the library."""
+"""Tests that Keras's own loops, under a strategy without extensions, compute the same as without the library."""
 
 import contextlib
 from typing import Any
@@ -48,7 +48,7 @@ class Record(keras.callbacks.Callback):
 
 
 def fit_evaluate_predict(data, batch, scope, **options):
-    """Makes a model in a scope, and uses it outside of it."""
+    """Makes a model in a scope, and uses it outside of the scope."""
     with scope:
         model, record = compiled(layers.BatchNormalization(), **options), Record()
     more = {"epochs": 2, "class_weight": {0: 1.0, 1: 2.0, 2: 0.5}, "verbose": 0, "callbacks": [record]}
@@ -60,7 +60,7 @@ def fit_evaluate_predict(data, batch, scope, **options):
     return model, record.calls, {**history, "evaluated": evaluated, "predicted": predicted, **weights}
 
 
-# With `jit_compile=True` the steps were compiled for the host, where the variables are not.
+# With `jit_compile=True`, steps were compiled for the host, but the variables are on the IPU.
 @pytest.mark.parametrize(
     ("data", "batch", "steps_per_execution", "jit_compile"),
     # 36 examples make a last batch of 4 for one of 16; 3 steps make a last execution of 1 for one of 2.
@@ -103,7 +103,7 @@ def test_eager_steps_float64_and_tables_are_refused(plain_strategy):
         dataset = tf.data.Dataset.from_tensor_slices((doubles, LABELS)).batch(12)
         with pytest.raises(TypeError, match="Unsupported data type for input: float64"):
             model.fit(dataset, verbose=0, shuffle=False)
-        model.fit(doubles, LABELS.astype(np.int64), batch_size=12, verbose=0)  # Which Keras converts.
+        model.fit(doubles, LABELS.astype(np.int64), batch_size=12, verbose=0)  # Keras converts these.
         table = keras.Sequential([layers.IntegerLookup(vocabulary=[1, 2]), layers.Embedding(4, 2)])
         with pytest.raises(tf.errors.InvalidArgumentError, match="a lookup table .* look up where the data is made"):
             plain_strategy.run(tf.function(lambda x: table(x)), (tf.constant([[1, 2]], tf.int64),))
@@ -127,11 +127,11 @@ def test_model_goes_to_files_and_back(plain_strategy, tmp_path, assert_same):
         on_device: Any = keras.models.load_model(tmp_path / "model.keras")
         assert on_device.variables[0].value.device.endswith("IPU:0")
         assert_same(on_device.get_weights(), model.get_weights(), rtol=0, atol=0)
-        again = compiled(layers.BatchNormalization())
-        again.build([None, 6])
-        again.optimizer.build(again.trainable_variables)
-        again.load_weights(tmp_path / "model.weights.h5")
-        assert_same(again.get_weights(), model.get_weights(), rtol=0, atol=0)
+        loaded = compiled(layers.BatchNormalization())
+        loaded.build([None, 6])
+        loaded.optimizer.build(loaded.trainable_variables)
+        loaded.load_weights(tmp_path / "model.weights.h5")
+        assert_same(loaded.get_weights(), model.get_weights(), rtol=0, atol=0)
         assert_same(on_device.optimizer.variables, model.optimizer.variables, rtol=0, atol=0)
         np.testing.assert_allclose(on_device.predict(FEATURES, verbose=0), expected, rtol=1e-5, atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""Steps of one's own with Keras models, under a strategy without extensions, compute what they do without the library."""
+"""Tests custom steps of Keras models, under a strategy without extensions, against steps without the library."""
 
 import functools
 from collections.abc import Callable
@@ -16,9 +16,9 @@ STEPS, BATCH = 4, 8
 
 def functional():
     inputs = keras.Input([6])
-    left = layers.Dense(5, activation="relu")(inputs)
-    right = layers.Dense(5, activation="gelu")(inputs)
-    return keras.Model(inputs, layers.Dense(3)(layers.concatenate([left, right])))
+    first = layers.Dense(5, activation="relu")(inputs)
+    second = layers.Dense(5, activation="gelu")(inputs)
+    return keras.Model(inputs, layers.Dense(3)(layers.concatenate([first, second])))
 
 
 def sequential(*parts):
@@ -75,7 +75,7 @@ class SelfAttention(layers.Layer):
 
 
 def batches(shape):
-    """Features, integers where a table is looked up, and labels: a batch a step."""
+    """Returns features, or integers for models with an embedding, and labels: a batch for each step."""
     random = np.random.default_rng(1)
     size = [STEPS, BATCH, *shape]
     features = random.integers(0, 10, size) if shape == [3] else random.normal(size=size)
@@ -83,7 +83,7 @@ def batches(shape):
 
 
 class Training:
-    """A model, an optimizer and a loss, made from one seed, and a step of training."""
+    """A model, an optimizer and a loss, made from one seed, and a training step."""
 
     def __init__(self, model, optimizer):
         keras.utils.set_random_seed(0)
@@ -107,16 +107,16 @@ class Training:
 
 @functools.cache
 def plain_training(case):
-    """The losses and the values of all variables after training without the library."""
-    plain = Training(*case)
-    step = tf.function(plain.step, jit_compile=True)
-    return [step(x, y).numpy() for x, y in zip(*batches(MODELS[case[0]][1]), strict=True)], plain.values()
+    """Returns the losses and the values of all variables after training without the library."""
+    training = Training(*case)
+    step = tf.function(training.step, jit_compile=True)
+    return [step(x, y).numpy() for x, y in zip(*batches(MODELS[case[0]][1]), strict=True)], training.values()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case))
 def test_steps_equal_those_of_plain_keras_to_the_bit(case, assert_same):
     losses, values = plain_training(case)
-    # XLA compiles the plain steps whole, so it is to compile all of these too.
+    # XLA compiles each plain step as a whole, so it must compile all of these steps too.
     strategy = ipu.IPUStrategy(enable_keras_extensions=False, host_kernels=False)
     # All variables are made inside of the first call.
     with strategy.scope():
@@ -153,7 +153,7 @@ def test_training_goes_on_from_a_model_that_was_built_before(plain_strategy):
         training = Training("functional", "averaging")
         training.model.build([None, 6])
         training.optimizer.build(training.model.trainable_variables)
-        before = training.values()
+        initial_values = training.values()
         iterator = iter(tf.data.Dataset.from_tensor_slices((features, labels)))
 
         @tf.function(jit_compile=True)
@@ -164,7 +164,7 @@ def test_training_goes_on_from_a_model_that_was_built_before(plain_strategy):
             return loss
 
         assert plain_strategy.run(program, (iterator, training)).numpy() > 0
-    assert all(np.any(a != b) for a, b in zip(before[:4], training.values()[:4], strict=True))
+    assert all(np.any(a != b) for a, b in zip(initial_values[:4], training.values()[:4], strict=True))
 
 
 def test_metrics_gather_and_mixed_precision_computes_in_half_in_a_program(plain_strategy):

@@ -1,4 +1,4 @@
-"""`predict` of examples that do not fill batches, executions or replicas: plain Keras's numbers, a row for each example."""
+"""Tests `predict` for examples that do not fill batches, executions or replicas, against plain Keras."""
 
 import contextlib
 
@@ -12,41 +12,41 @@ from tensorflow_ipu.keras import PipelineStage
 
 
 def two_by_two(stage=PipelineStage):
-    """A model of two inputs and two outputs, with moving averages that are not those of the examples."""
+    """Returns a model of two inputs and outputs, whose moving averages differ from the averages of the examples."""
     keras.utils.set_random_seed(3)
     a, b = keras.Input([6], name="a"), keras.Input([2], name="b")
     with stage(0):
         hidden = layers.BatchNormalization(moving_mean_initializer="ones")(layers.Dense(4, activation="relu")(a))
     with stage(1):
-        both = layers.concatenate([hidden, layers.Dense(3)(b)])
-        outputs = [layers.Dense(3, name="p")(both), layers.BatchNormalization(name="q")(layers.Dense(1)(both))]
+        joined = layers.concatenate([hidden, layers.Dense(3)(b)])
+        outputs = [layers.Dense(3, name="p")(joined), layers.BatchNormalization(name="q")(layers.Dense(1)(joined))]
     return keras.Model([a, b], outputs)
 
 
-def check(model, plain, x):
-    """Compares predictions of data in several forms; 45 examples are 6 batches of 8, and 13 of a repeated dataset."""
+def check(model, plain_model, x):
+    """Compares predictions of several forms of data: 45 examples are 6 batches of 8; a repeated dataset has 13."""
     batches = tf.data.Dataset.from_tensor_slices((x,)).batch(8)
     for data, more in (
         (x, {"batch_size": 8}),
         (tuple(map(tf.constant, x)), {"batch_size": 11}),
         (x, {"batch_size": 8, "steps": 3}),
         (batches, {}),
-        (batches.repeat(3).take(13), {}),  # Partial batches are in the midst.
+        (batches.repeat(3).take(13), {}),  # Batches before the last one are partial.
         (batches.repeat(), {"steps": 7}),
     ):
-        found, expected = (each.predict(data, verbose=0, **more) for each in (model, plain))
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        results, expected = (predictor.predict(data, verbose=0, **more) for predictor in (model, plain_model))
+        for result, expected_result in zip(results, expected, strict=True):
+            np.testing.assert_allclose(result, expected_result, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("pipelined", [False, True])
 def test_each_example_has_a_prediction_whatever_is_padded(pipelined, features, replicas):
     x = (features[:45], features[:45, 4:])
-    plain = two_by_two(contextlib.nullcontext)
+    plain_model = two_by_two(contextlib.nullcontext)
     with replicas(4 if pipelined else 2).scope():
         model = two_by_two(PipelineStage if pipelined else contextlib.nullcontext)
     model.compile(steps_per_execution=2)
-    check(model, plain, x)
+    check(model, plain_model, x)
     assert model._ipu_extension.traces() == {"predict": 2}  # Of 8 and of 11 rows.
 
 
@@ -68,7 +68,9 @@ def test_callbacks_hear_of_examples_alone_and_a_prediction_without_rows_cannot_b
         assert model.predict(features[:20], batch_size=8, verbose=0, callbacks=[record]).shape == (20, 2)
         assert record.rows == expected
     model = scoped(lambda: keras.Sequential([keras.Input([6]), layers.Lambda(lambda x: tf.reduce_sum(x, 0))]))
-    with pytest.raises(ValueError, match=r"a prediction has the shape \(12,\) for 2 batches of 8 examples.*are full"):
+    with pytest.raises(
+        ValueError, match=r"a prediction has the shape \(12,\) for 2 batches of 8 examples.*pass full batches"
+    ):
         model.predict(features[:20], batch_size=8, verbose=0)
     with pytest.raises(ValueError, match=r"a shape \(None, 6\) which is not fully defined"):
         model.predict(tf.data.Dataset.from_tensor_slices(features).batch(7).map(lambda x: x + 1), verbose=0)

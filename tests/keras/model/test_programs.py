@@ -1,4 +1,4 @@
-"""How many programs a model needs, and which Keras the package knows."""
+"""Tests the number of programs that a model needs, and which versions of Keras are supported."""
 
 import gc
 import importlib.metadata
@@ -54,7 +54,7 @@ def test_batches_of_a_third_size_warn_once_in_the_users_line(scoped):
         warnings.simplefilter("always")
         for size in (2, 3, 2, 4, 5):
             model.predict(np.zeros([size, 1], np.float32), batch_size=size, verbose=0)
-    (warning,) = [one for one in caught if one.category is RecompilationWarning]
+    (warning,) = [record for record in caught if record.category is RecompilationWarning]
     assert warning.filename == __file__
     assert re.search(
         r"a step of the model .* 3 different shapes.* shape \(3, 1\) became \(4, 1\)", str(warning.message)
@@ -66,17 +66,17 @@ def test_executions_with_the_same_queues_look_for_their_program_once_and_no_queu
 ):
     def queues():
         gc.collect()
-        return [each for each in gc.get_objects() if type(each) is ipu.IPUInfeedQueue and each._feed is not None]
+        return [queue for queue in gc.get_objects() if type(queue) is ipu.IPUInfeedQueue and queue._feed is not None]
 
     looks = []
     find = programs.Program.find
     monkeypatch.setattr(programs.Program, "find", lambda *args: looks.append(args[0]) or find(*args))
-    before = queues()  # Which another test may still hold.
+    earlier_queues = queues()  # Another test may still hold these.
     model = scoped(make_model)
     model.fit(features, labels, batch_size=6, epochs=2, verbose=0, shuffle=False)
-    # Of the eight executions of an epoch the first has another queue than before.
+    # Only the first of the eight executions of an epoch has a new queue.
     assert len(looks) == 2
-    assert len(queues()) == len(before)
+    assert len(queues()) == len(earlier_queues)
 
 
 def test_the_installed_keras_is_known_and_a_program_without_keras_needs_none():
@@ -92,9 +92,9 @@ def test_another_keras_is_refused_with_the_one_to_install(version):
 
 
 def test_the_extras_ask_for_the_releases_that_the_check_knows():
-    asked = [line for line in importlib.metadata.requires("tensorflow-ipu") or [] if line.startswith("keras")]
-    old = [line for line in asked if "<" in line.partition(";")[2] and "3.11" in line]
-    new = [line for line in asked if ">=" in line.partition(";")[2]]
-    [mine] = old if sys.version_info < (3, 11) else new
+    requirements = [line for line in importlib.metadata.requires("tensorflow-ipu") or [] if line.startswith("keras")]
+    old = [line for line in requirements if "<" in line.partition(";")[2] and "3.11" in line]
+    new = [line for line in requirements if ">=" in line.partition(";")[2]]
+    [requirement] = old if sys.version_info < (3, 11) else new
     first, end = (".".join(map(str, bound)) for bound in (_version.FIRST, _version.END))
-    assert set(re.split(r",\s*", mine.partition(";")[0].removeprefix("keras"))) == {f">={first}", f"<{end}"}
+    assert set(re.split(r",\s*", requirement.partition(";")[0].removeprefix("keras"))) == {f">={first}", f"<{end}"}

@@ -1,4 +1,4 @@
-"""A model that does not fit gets a recipe: code that makes it fit, as the report on the code's own model says."""
+"""Tests recipes for models that do not fit: code that makes the model fit, by the report on the changed model."""
 
 import dataclasses
 
@@ -24,42 +24,44 @@ def make_model(width=768, layers=6):
 
 @pytest.fixture
 def dtype_policy():
-    """Keeps code that is pasted from setting the policy of other tests."""
-    before = keras.mixed_precision.dtype_policy()
+    """Restores the dtype policy, which pasted code may set."""
+    original = keras.mixed_precision.dtype_policy()
     yield
-    keras.mixed_precision.set_dtype_policy(before)
+    keras.mixed_precision.set_dtype_policy(original)
 
 
 def test_pasted_code_makes_a_model_that_fits_as_its_report_says(configure, dtype_policy, tmp_path):
     report = make_model().ipu_report(64, machine=CHIP)
     assert report.fits is False
-    assert not [each for each in report.advice() if each.verdict == FITS]
+    assert not [answer for answer in report.advice() if answer.verdict == FITS]
     recipe = report.advice(retrace=True).recipe
     assert recipe is not None
     assert recipe.fits
     assert recipe.traced
     assert not recipe.left
-    # What costs no time comes first, and each step takes less memory than what is before it.
+    # Changes without a cost in time are first, and each change reduces memory.
     assert recipe.steps[0].change.startswith("float16")
-    sizes = [report.memory.high, *(each.memory for each in recipe.steps[:-1])]
+    sizes = [report.memory.high, *(answer.memory for answer in recipe.steps[:-1])]
     assert sizes == sorted(sizes, reverse=True)
-    assert "what would help together, each after those above" in str(report)
+    assert "changes that help together, each in addition to those above" in str(report)
     report.save(tmp_path / "report.json")
     assert Report.load(tmp_path / "report.json").advice().recipe == recipe
 
-    before, _, after = recipe.code.partition("# After `model.compile`; `fit` then takes batches of ")
+    code_before_compile, _, code_after_compile = recipe.code.partition(
+        "# After `model.compile`. `fit` then takes batches of "
+    )
     names = {"ipu": ipu, "tf": tf}
     configure()  # As in a new process.
     ipu.config.reset_ipu_configuration()
-    exec(before, names)
+    exec(code_before_compile, names)
     names["model"] = model = make_model()
-    samples, _, after = after.partition(":")
-    exec(after, names)
-    made = model.ipu_report(int(samples), machine=CHIP)
+    samples, _, code_after_compile = code_after_compile.partition(":")
+    exec(code_after_compile, names)
+    changed_report = model.ipu_report(int(samples), machine=CHIP)
     last = recipe.steps[-1]
-    assert made.fits
-    assert made.memory.high == pytest.approx(last.memory, rel=0.1)
-    speed = report.step_seconds / 64 / (made.step_seconds / int(samples))
+    assert changed_report.fits
+    assert changed_report.memory.high == pytest.approx(last.memory, rel=0.1)
+    speed = report.step_seconds / 64 / (changed_report.step_seconds / int(samples))
     assert speed == pytest.approx(last.speed, rel=0.25)
 
 
@@ -72,5 +74,7 @@ def test_what_fits_in_no_way_says_what_is_too_large_and_how_many_ipus_would_do(c
     recipe = report.advice(retrace=True).recipe
     assert recipe is not None
     assert not recipe.fits
-    assert recipe.left.startswith("no combination surely fits: the fullest of 1 IPU of 14.6 MiB has variables")
-    assert recipe.left.endswith("IPUs would do, and the machine has 1")
+    assert recipe.left.startswith(
+        "no combination of changes surely fits: the fullest of 1 IPU of 14.6 MiB has variables"
+    )
+    assert recipe.left.endswith("IPUs would suffice, and the machine has 1")

@@ -1,4 +1,4 @@
-"""Keras's LSTM and GRU layers, whose steps a kernel of the host computes: numbers, gradients, and what it does not serve."""
+"""Tests Keras's LSTM and GRU layers with host kernels for their steps: results, gradients, unsupported layers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu.ops import rnn_steps
 
 ROWS, STEPS, FEATURES, UNITS = 6, 5, 3, 4
-ROUNDING = 64 * 2.0**-23  # Of weights of about 1, after sums of some dozen terms.
+ROUNDING = 64 * 2.0**-23  # For weights of about 1, and sums of several dozen terms.
 
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the kernels were traced for."""
-    found: list[Any] = []
-    plain = rnn_steps.run
-    monkeypatch.setattr(rnn_steps, "run", lambda *args: found.append(args) or plain(*args))
-    return found
+    """Returns a list of the arguments with which the kernels were traced."""
+    calls: list[Any] = []
+    original = rnn_steps.run
+    monkeypatch.setattr(rnn_steps, "run", lambda *args: calls.append(args) or original(*args))
+    return calls
 
 
 def data() -> tuple[list[np.ndarray], np.ndarray]:
-    """Sequences, a mask that begins with steps left out or leaves out all, and initial states; and labels."""
+    """Returns sequences, a mask that omits first steps or all, initial states, and labels."""
     random = np.random.default_rng(3)
     mask = random.random([ROWS, STEPS]) > 0.3
     mask[0, :2] = False
@@ -39,15 +39,15 @@ def data() -> tuple[list[np.ndarray], np.ndarray]:
     )
 
 
-def made(kind: type, masked: bool, options: dict[str, Any]) -> keras.Model:
+def make_recurrent_model(kind: type, masked: bool, options: dict[str, Any]) -> keras.Model:
     keras.utils.set_random_seed(1)
     sequences = keras.Input([STEPS, FEATURES])
     mask = keras.Input([STEPS], dtype="bool")
     state = keras.Input([UNITS])
     states = [state, state] if kind is layers.LSTM else state
     layer = kind(UNITS, return_sequences=True, return_state=True, **options)
-    outputs, *after = layer(sequences, initial_state=states, mask=mask if masked else None)
-    shown = layers.Concatenate()([outputs[:, 0], outputs[:, -1], *after])
+    outputs, *last_states = layer(sequences, initial_state=states, mask=mask if masked else None)
+    shown = layers.Concatenate()([outputs[:, 0], outputs[:, -1], *last_states])
     model = keras.Model([sequences, mask, state], layers.Dense(2)(shown))
     model.compile(keras.optimizers.SGD(0.1), "mse")
     return model
@@ -60,9 +60,9 @@ def trained(make: Callable[[], keras.Model]) -> list[np.ndarray]:
 
 
 def differences(kind: type, masked: bool, options: dict[str, Any], scoped: Any) -> list[float]:
-    ours = trained(lambda: scoped(lambda: made(kind, masked, options)))
-    plain = trained(lambda: made(kind, masked, options))
-    return [float(np.abs(a - b).max()) for a, b in zip(ours, plain, strict=True)]
+    weights = trained(lambda: scoped(lambda: make_recurrent_model(kind, masked, options)))
+    plain_weights = trained(lambda: make_recurrent_model(kind, masked, options))
+    return [float(np.abs(a - b).max()) for a, b in zip(weights, plain_weights, strict=True)]
 
 
 @pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
@@ -98,7 +98,7 @@ def test_other_layers_keep_the_loops_of_keras(kind, options, scoped, runs):
 
 def test_strategies_without_host_kernels_keep_the_loops_of_keras(runs):
     with ipu.IPUStrategy(host_kernels=False).scope():
-        model = made(layers.LSTM, False, {})
+        model = make_recurrent_model(layers.LSTM, False, {})
     model.predict(data()[0], verbose=0)
     assert not runs
 
@@ -107,7 +107,7 @@ def test_programs_with_exceptions_keep_the_loops_of_keras(scoped, runs):
     config = ipu.config.IPUConfig()
     config.floating_point_behaviour.inv = True
     config.configure_ipu_system()
-    scoped(lambda: made(layers.GRU, False, {})).predict(data()[0], verbose=0)
+    scoped(lambda: make_recurrent_model(layers.GRU, False, {})).predict(data()[0], verbose=0)
     assert not runs
 
 
@@ -141,10 +141,10 @@ def test_long_sequences_of_one_row_have_the_gradients_of_plain_keras(kind, dtype
     strategy, layer = made_in_scope(kind, [1, 150, 1], units=17, **options)
     gradients = with_gradients(layer)
     x = tf.constant(np.random.default_rng(5).normal(size=[1, 150, 1]), dtype)
-    found = strategy.run(tf.function(gradients, jit_compile=True), (x,))
-    for pair in zip(found, gradients(x), strict=True):
-        ours, plain = (np.asarray(tf.cast(tensor, tf.float32)) for tensor in pair)
-        np.testing.assert_allclose(ours, plain, rtol=0, atol=64 * 2.0**-digits * np.abs(plain).max())
+    results = strategy.run(tf.function(gradients, jit_compile=True), (x,))
+    for pair in zip(results, gradients(x), strict=True):
+        gradient, expected = (np.asarray(tf.cast(tensor, tf.float32)) for tensor in pair)
+        np.testing.assert_allclose(gradient, expected, rtol=0, atol=64 * 2.0**-digits * np.abs(expected).max())
     assert runs
 
 
@@ -154,9 +154,9 @@ def test_an_infinity_spreads_no_further_than_in_plain_keras(kind, runs):
     gradients = with_gradients(layer)
     x = np.ones([2, STEPS, FEATURES], np.float32)
     x[0, 1, 0] = np.inf
-    found = strategy.run(tf.function(gradients, jit_compile=True), (tf.constant(x),))
-    for ours, plain in zip(found, gradients(tf.constant(x)), strict=True):
-        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
+    results = strategy.run(tf.function(gradients, jit_compile=True), (tf.constant(x),))
+    for gradient, expected in zip(results, gradients(tf.constant(x)), strict=True):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-5)
     assert runs
 
 
@@ -175,8 +175,8 @@ def test_third_derivatives_are_those_of_plain_keras(kind, runs):
 
     third = derivative(derivative(derivative(layer)))
     x = tf.constant([[[0.5], [-1.0]]])
-    ours, plain = strategy.run(tf.function(third, jit_compile=True), (x,)), third(x)
-    np.testing.assert_allclose(ours, plain, rtol=0, atol=1e-4 * np.abs(plain).max())
+    result, expected = strategy.run(tf.function(third, jit_compile=True), (x,)), third(x)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
     assert runs
 
 
@@ -185,29 +185,29 @@ def test_gradients_of_gradients_are_those_of_plain_keras(kind, runs):
     (sequences, mask, state), _ = data()
     strategy, layer = made_in_scope(kind, [ROWS, STEPS, FEATURES], units=UNITS, return_sequences=True)
 
-    def penalty(x, before):
-        watched = [x, before, *(weight.value for weight in layer.weights)]
+    def penalty(x, initial_state):
+        watched = [x, initial_state, *(weight.value for weight in layer.weights)]
         with tf.GradientTape() as outer:
             outer.watch(watched)
             with tf.GradientTape() as inner:
                 inner.watch(watched)
-                states = [before, tf.sin(before)] if kind is layers.LSTM else before
+                states = [initial_state, tf.sin(initial_state)] if kind is layers.LSTM else initial_state
                 loss = tf.reduce_sum(layer(x, initial_state=states, mask=mask) ** 2)
-            found = inner.gradient(loss, watched)
-            norm = tf.add_n([tf.reduce_sum(tf.sin(one)) for one in found])
+            first_gradients = inner.gradient(loss, watched)
+            norm = tf.add_n([tf.reduce_sum(tf.sin(first_gradient)) for first_gradient in first_gradients])
         return outer.gradient(norm, watched)
 
     arguments = (tf.constant(sequences), tf.constant(state))
-    for ours, plain in zip(
+    for gradient, expected in zip(
         strategy.run(tf.function(penalty, jit_compile=True), arguments), penalty(*arguments), strict=True
     ):
-        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-5)
     assert runs
 
 
 def test_layers_outside_of_programs_are_plain_while_programs_have_kernels(scoped, runs):
-    scoped(lambda: made(layers.LSTM, False, {})).predict(data()[0], verbose=0)
+    scoped(lambda: make_recurrent_model(layers.LSTM, False, {})).predict(data()[0], verbose=0)
     traced = len(runs)
-    made(layers.LSTM, False, {}).predict(data()[0], verbose=0)
+    make_recurrent_model(layers.LSTM, False, {}).predict(data()[0], verbose=0)
     assert traced > 0
     assert len(runs) == traced

@@ -1,4 +1,4 @@
-"""Which models a scope changes, and which it leaves alone."""
+"""Tests which models a scope extends, and that it does not affect others."""
 
 import abc
 import ast
@@ -26,30 +26,30 @@ OPTIONS = (
 
 
 def is_extended(model):
-    found = {hasattr(model, name) for name in OPTIONS}
-    assert len(found) == 1
-    return found.pop()
+    has_methods = {hasattr(model, name) for name in OPTIONS}
+    assert len(has_methods) == 1
+    return has_methods.pop()
 
 
 def test_models_made_in_a_scope_alone_are_extended(make_model):
     strategy = ipu.IPUStrategy()
-    before, others = make_model(), []
+    earlier, of_thread = make_model(), []
     with strategy.scope():
         inside = make_model()
         with strategy.scope():
             nested = make_model()
         after_nested = make_model()
-        thread = threading.Thread(target=lambda: others.append(make_model()))
+        thread = threading.Thread(target=lambda: of_thread.append(make_model()))
         thread.start()
         thread.join()
     with ipu.IPUStrategy(enable_keras_extensions=False).scope():
-        others.append(make_model())
+        of_thread.append(make_model())
     assert all(map(is_extended, (inside, nested, after_nested)))
-    assert not any(map(is_extended, (before, make_model(), *others)))
+    assert not any(map(is_extended, (earlier, make_model(), *of_thread)))
 
 
 def test_a_trainer_that_is_no_model_is_told_so(features, plain_strategy):
-    """It was told that it was made outside of the scope."""
+    """The error was that it was made outside of the scope."""
     trainer = next(kind for kind in keras.Model.__mro__ if kind.__module__.endswith("tensorflow.trainer"))
 
     class Own(trainer, layers.Layer):
@@ -79,7 +79,7 @@ def test_a_trainer_that_is_no_model_is_told_so(features, plain_strategy):
 def test_models_made_outside_behave_as_ever_and_exported_ones_are_served_without_this_package(
     features, labels, make_model, scoped, plain_strategy, run_script, tmp_path
 ):
-    """Training equals that of a process without this package, but for the order in which its threads add."""
+    """Training equals a process without this package, except for the order in which threads add."""
     for strategy in (ipu.IPUStrategy(), plain_strategy):
         with strategy.scope():
             make_model().train_on_batch(features[:8], labels[:8])
@@ -135,37 +135,37 @@ def test_models_made_outside_behave_as_ever_and_exported_ones_are_served_without
 
 
 def test_models_keep_their_class_and_signatures_and_are_instances_of_what_extends_them(make_model, scoped):
-    plain, model = make_model(), scoped(make_model)
-    assert model.__class__ is type(plain) is keras.Sequential
+    plain_model, model = make_model(), scoped(make_model)
+    assert model.__class__ is type(plain_model) is keras.Sequential
     assert repr(type(model)) == repr(keras.Sequential)
     for name in ("compile", "fit", "evaluate", "predict"):
-        assert inspect.signature(getattr(model, name)) == inspect.signature(getattr(plain, name))
+        assert inspect.signature(getattr(model, name)) == inspect.signature(getattr(plain_model, name))
     inputs = keras.Input([6])
     kinds = [getattr(keras_extensions, f"{name}Extension") for name in ("Sequential", "Functional", "Model")]
     makers = (make_model, lambda: keras.Model(inputs, layers.Dense(3)(inputs)), type("Own", (keras.Model,), {}))
     for make, kind in zip(makers, kinds, strict=True):
         model = scoped(make)
-        assert [one for one in kinds if isinstance(model, one)] == [kind]
+        assert [extension_kind for extension_kind in kinds if isinstance(model, extension_kind)] == [kind]
         assert isinstance(model, keras_extensions.KerasExtensionBase)
         assert not isinstance(make(), keras_extensions.KerasExtensionBase)
     with pytest.raises(NotImplementedError, match="`get_pipeline_stage_assignment`"):
         keras_extensions.KerasExtensionBase().get_pipeline_stage_assignment()
 
 
-# It was a bare `AttributeError`, or names of weights and of `colocate_vars_with`.
+# The error was an `AttributeError` without a reason, or it named weights and `colocate_vars_with`.
 def test_a_model_made_outside_says_so_wherever_it_shows(features, labels, make_model, refused, caplog):
     config = ipu.IPUConfig()
     config.auto_select_ipus = 2
     strategy = ipu.IPUStrategy()
-    words = r"make the model inside `strategy\.scope\(\)`"
-    plain, compiled = make_model(), make_model()
+    advice = r"make the model inside `strategy\.scope\(\)`"
+    plain_model, compiled = make_model(), make_model()
     compiled.build([12, 6])
     compiled.compile("adam", "sparse_categorical_crossentropy")
     for name in (*OPTIONS, "ipu_report", "set_pipeline_stage_assignment"):
-        refused(AttributeError, f"`{name}` is a method .* {words}", getattr, plain, name)
-    refused(AttributeError, "no attribute 'ipu_reports'", getattr, plain, "ipu_reports")
+        refused(AttributeError, f"`{name}` is a method .* {advice}", getattr, plain_model, name)
+    refused(AttributeError, "no attribute 'ipu_reports'", getattr, plain_model, "ipu_reports")
     with strategy.scope():
-        refused(ValueError, words, plain.compile, "adam", "mse")
+        refused(ValueError, advice, plain_model.compile, "adam", "mse")
         for call in (
             lambda: compiled.fit(features, labels, batch_size=12, verbose=0),
             lambda: compiled.evaluate(features, labels, batch_size=12, verbose=0),
@@ -173,10 +173,10 @@ def test_a_model_made_outside_says_so_wherever_it_shows(features, labels, make_m
             lambda: compiled.train_on_batch(features[:4], labels[:4]),
             lambda: strategy.run(tf.function(compiled), (tf.constant(features[:4]),)),
         ):
-            refused(ValueError, f"(?i){words}", call)
-    assert "`IPUConfig` was made and not applied" in caplog.text
+            refused(ValueError, f"(?i){advice}", call)
+    assert "`IPUConfig` was created but not applied" in caplog.text
     with ipu.IPUStrategy(enable_keras_extensions=False).scope():
-        plain.compile("adam", "sparse_categorical_crossentropy")
+        plain_model.compile("adam", "sparse_categorical_crossentropy")
 
 
 def test_models_that_come_of_others_are_extended_too(scoped, features, tmp_path):
@@ -227,10 +227,10 @@ def functional():
     "make", [registered, functional, lambda: keras.Sequential([keras.Input([6]), layers.Dense(3)])]
 )
 def test_a_model_is_copied_and_made_again_as_a_plain_one_is(make, scoped, features, tmp_path):
-    plain, model = make(), scoped(make)
-    assert scoped(make).__class__ is model.__class__ is type(plain)
+    plain_model, model = make(), scoped(make)
+    assert scoped(make).__class__ is model.__class__ is type(plain_model)
     assert type(scoped(make)) is type(model)
-    described: Any = keras.saving.serialize_keras_object(plain)
+    described: Any = keras.saving.serialize_keras_object(plain_model)
     saved: Any = keras.saving.serialize_keras_object(model)
     for name in ("module", "class_name", "registered_name"):
         assert saved[name] == described[name]
@@ -245,12 +245,12 @@ def test_a_model_is_copied_and_made_again_as_a_plain_one_is(make, scoped, featur
         lambda: model.__class__.from_config(model.get_config()),
         lambda: type(model).from_config(model.get_config()),
     )
-    for at, way in enumerate(ways):
+    for index, way in enumerate(ways):
         outside, inside = way(), scoped(way)
-        assert [type(copied) for copied in (outside, inside)] == [type(plain), type(model)]
+        assert [type(copied) for copied in (outside, inside)] == [type(plain_model), type(model)]
         assert inside._ipu_extension.model is inside
-        assert inside.get_config() == outside.get_config() or make is functional  # With names that Keras counts.
-        if at < 3:
+        assert inside.get_config() == outside.get_config() or make is functional  # Keras numbers the names.
+        if index < 3:
             np.testing.assert_array_equal(inside.predict(features, verbose=0), model.predict(features, verbose=0))
     if make is registered:
         assert saved["registered_name"] == "tests>Registered"
@@ -282,18 +282,18 @@ def test_weights_go_to_plain_keras_and_back(features, labels, make_model, scoped
     model = scoped(lambda: make_model(steps_per_execution=2))
     model.fit(features, labels, batch_size=12, verbose=0)
     model.save_weights(tmp_path / "ipu.weights.h5")
-    plain = make_model()
-    plain.fit(features, labels, batch_size=12, verbose=0)
-    plain.load_weights(tmp_path / "ipu.weights.h5")
-    assert_same(plain.get_weights(), model.get_weights(), rtol=0, atol=0)
-    assert_same(plain.optimizer.variables, model.optimizer.variables, rtol=0, atol=0)
-    plain.fit(features, labels, batch_size=12, verbose=0)
-    plain.save(tmp_path / "plain.keras")
-    again = scoped(lambda: keras.models.load_model(tmp_path / "plain.keras"))
-    assert is_extended(again)
-    assert_same(again.get_weights(), plain.get_weights(), rtol=0, atol=0)
-    expected = plain.predict(features, verbose=0)
-    assert_same(again.predict(features, batch_size=12, verbose=0), expected)
+    plain_model = make_model()
+    plain_model.fit(features, labels, batch_size=12, verbose=0)
+    plain_model.load_weights(tmp_path / "ipu.weights.h5")
+    assert_same(plain_model.get_weights(), model.get_weights(), rtol=0, atol=0)
+    assert_same(plain_model.optimizer.variables, model.optimizer.variables, rtol=0, atol=0)
+    plain_model.fit(features, labels, batch_size=12, verbose=0)
+    plain_model.save(tmp_path / "plain.keras")
+    loaded = scoped(lambda: keras.models.load_model(tmp_path / "plain.keras"))
+    assert is_extended(loaded)
+    assert_same(loaded.get_weights(), plain_model.get_weights(), rtol=0, atol=0)
+    expected = plain_model.predict(features, verbose=0)
+    assert_same(loaded.predict(features, batch_size=12, verbose=0), expected)
 
 
 def test_compiling_after_the_scope_makes_the_optimizer_on_the_device(features, scoped):
@@ -301,7 +301,7 @@ def test_compiling_after_the_scope_makes_the_optimizer_on_the_device(features, s
     model.compile("adam", "mse")
     model.fit(features, features[:, :3], batch_size=12, verbose=0)
     assert {variable.value.device[-5:] for variable in model.optimizer.variables} == {"IPU:0"}
-    with pytest.raises(ValueError, match="optimizer of model .* was made outside of the scope"):
+    with pytest.raises(ValueError, match="optimizer of model .* was not made in the scope"):
         model.compile(keras.optimizers.Adam(), "mse")
 
 
@@ -309,7 +309,7 @@ def test_compiling_after_the_scope_makes_the_optimizer_on_the_device(features, s
 
 
 def assert_served(folder, model, x):
-    """What was exported to a folder computes what the model does."""
+    """Asserts that a model exported to a folder computes the same as the model."""
     served = tf.saved_model.load(str(folder)).signatures["serving_default"]
     np.testing.assert_allclose(served(tf.constant(x))["output_0"], model(x), rtol=1e-5, atol=1e-6)
 
@@ -331,18 +331,18 @@ def test_exported_model_is_served_and_replaced_on_request_alone(features, scoped
         model.export_for_ipu_serving(folder, batch_size=4)
     model.export_for_ipu_serving(folder, batch_size=2, purge_export_dir=True)
     assert_served(folder, model, features[:2])
-    own = scoped(Own)
+    subclassed = scoped(Own)
     with pytest.raises(RuntimeError, match="was not called yet"):
-        own.export_for_ipu_serving(tmp_path / "own", batch_size=2)
-    own(features[:2])
-    own.export_for_ipu_serving(tmp_path / "own", batch_size=2)
-    assert_served(tmp_path / "own", own, features[:2])
+        subclassed.export_for_ipu_serving(tmp_path / "own", batch_size=2)
+    subclassed(features[:2])
+    subclassed.export_for_ipu_serving(tmp_path / "own", batch_size=2)
+    assert_served(tmp_path / "own", subclassed, features[:2])
 
 
 def test_export_takes_the_batch_size_of_the_input(features, scoped, tmp_path):
     def make():
-        given = keras.Input([6], batch_size=4, name="x")
-        return keras.Model({"x": given}, layers.Dense(3)(given))
+        inputs = keras.Input([6], batch_size=4, name="x")
+        return keras.Model({"x": inputs}, layers.Dense(3)(inputs))
 
     model, x = scoped(make), features[:4]
     served = model.export_for_ipu_serving(tmp_path / "served")

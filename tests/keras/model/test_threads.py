@@ -1,7 +1,8 @@
-"""Threads that use one model: each gets the numbers that it would get alone, and waits for an execution at most."""
+"""Tests threads that share a model: results equal those without other threads, and a thread waits for one execution."""
 
 import itertools
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -27,7 +28,7 @@ def model(scoped):
 
 
 def rows(seed):
-    """Inputs and labels, which differ from seed to seed by more than rounding."""
+    """Returns inputs and labels that differ between seeds by more than rounding."""
     generator = np.random.default_rng(seed)
     return generator.normal(size=[ROWS, 3]).astype("f"), (seed % 5 + 1) * generator.normal(size=[ROWS, 2]).astype("f")
 
@@ -50,7 +51,7 @@ USES = {
 
 @pytest.fixture
 def together():
-    """Calls functions at once, each on a thread of its own: `together(*functions)` gives what they return, or raise."""
+    """Returns a function that calls functions on one thread each: `together(*functions)` returns results and errors."""
     pools = []
 
     def call(*functions):
@@ -62,7 +63,7 @@ def together():
             return function()
 
         waiting = [pools[-1].submit(run, function) for function in functions]
-        return [one.exception(120) or one.result() for one in waiting]
+        return [future.exception(120) or future.result() for future in waiting]
 
     yield call
     for pool in pools:
@@ -84,14 +85,14 @@ def test_each_of_many_threads_gets_the_numbers_that_it_gets_alone(
     def repeat(use, seed):
         return [use(model, seed) for _ in range(4)]
 
-    found = together(*(lambda job=job: repeat(*job) for job in jobs))
-    for results, expected in zip(found, alone, strict=True):
+    all_results = together(*(lambda job=job: repeat(*job) for job in jobs))
+    for results, expected in zip(all_results, alone, strict=True):
         for result in results:
             assert_same(result, expected)
 
 
 class Then(keras.callbacks.Callback):
-    """Calls a function after the first execution of training, once."""
+    """Calls a function once, after the first execution of training."""
 
     def __init__(self, function):
         super().__init__()
@@ -126,7 +127,7 @@ def test_a_callback_that_is_called_while_the_program_runs_predicts(model, assert
 
 
 def test_calls_with_other_steps_an_execution_do_not_mix(model, together, assert_same):
-    """Of one batch, an execution has one step; of four, as many as the model was compiled for."""
+    """With one batch, an execution has one step. With four, it has the number for which the model was compiled."""
 
     def evaluate(count):
         x, y = (part[: count * SIZE] for part in rows(count))
@@ -137,21 +138,21 @@ def test_calls_with_other_steps_an_execution_do_not_mix(model, together, assert_
         return alone, together(*(lambda count=count: [evaluate(count) for _ in range(8)] for count in (1, 4)))
 
     with pytest.warns(UserWarning, match="`steps_per_execution` is 2, and there are 1 steps"):
-        alone, found = evaluate_all()
+        alone, all_results = evaluate_all()
     assert model.steps_per_execution == 2
-    for results, expected in zip(found, alone, strict=True):
+    for results, expected in zip(all_results, alone, strict=True):
         assert_same(results, [expected] * 8)
 
 
 def test_a_second_fit_begins_when_the_first_has_ended(model, together):
-    running, most = [], []
+    running, counts = [], []
 
     class Watch(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
             running.append(self)
 
         def on_epoch_end(self, epoch, logs=None):
-            most.append(len(running))
+            counts.append(len(running))
 
         def on_train_end(self, logs=None):
             running.remove(self)
@@ -160,15 +161,15 @@ def test_a_second_fit_begins_when_the_first_has_ended(model, together):
         return model.fit(*rows(1), batch_size=SIZE, verbose=0, callbacks=[Watch()])
 
     histories = together(train, train, train)
-    assert most == [1, 1, 1]
+    assert counts == [1, 1, 1]
     assert len({id(history) for history in histories}) == 3
     assert [len(history.epoch) for history in histories] == [1, 1, 1]
 
 
 def test_the_first_calls_of_a_model_build_it_once(together, scoped, assert_same):
     unbuilt = scoped(lambda: keras.Sequential([keras.layers.Dense(2), keras.layers.Dense(2)]))
-    found = together(*(lambda: unbuilt.predict(rows(1)[0], verbose=0) for _ in range(6)))
-    assert_same(found, [unbuilt(rows(1)[0])] * 6)
+    predictions = together(*(lambda: unbuilt.predict(rows(1)[0], verbose=0) for _ in range(6)))
+    assert_same(predictions, [unbuilt(rows(1)[0])] * 6)
     unbuilt.compile("adam", "mse")
     together(*(lambda: unbuilt.train_on_batch(*rows(1)) for _ in range(6)))
     assert (len(unbuilt.weights), len(unbuilt.optimizer.variables)) == (4, 10)
@@ -222,19 +223,19 @@ def test_an_error_of_one_thread_leaves_the_others_what_they_get_alone(model, tog
         for _ in range(20):
             list(tf.data.Dataset.range(1))
 
-    found = together(
+    results = together(
         *(lambda seed=seed, use=use: use(model, seed) for seed, use in enumerate(USES.values())),
         lambda: fit(model, 1, callbacks=[Fail()]),
         lambda: model.predict(bad, verbose=0),
         end_of_data,
     )
-    assert isinstance(found[-3], ZeroDivisionError)
-    assert isinstance(found[-2], tf.errors.InvalidArgumentError)
-    assert_same(found[: len(alone)], alone)
+    assert isinstance(results[-3], ZeroDivisionError)
+    assert isinstance(results[-2], tf.errors.InvalidArgumentError)
+    assert_same(results[: len(alone)], alone)
 
 
 def test_ctrl_c_ends_the_wait_for_another_thread(model, assert_same):
-    """The other one waits in its turn for data."""
+    """The other thread waits for data in its turn."""
     begun, interrupted = threading.Event(), threading.Event()
 
     def element(i):
@@ -254,28 +255,28 @@ def test_ctrl_c_ends_the_wait_for_another_thread(model, assert_same):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     with ThreadPoolExecutor(2) as pool:
-        other = pool.submit(model.predict, slow, verbose=0)
+        prediction = pool.submit(model.predict, slow, verbose=0)
         assert begun.wait(60)
         while turns._holder is None:
-            assert not other.done()
+            assert not prediction.done()
         pool.submit(interrupt)
         try:
             with pytest.raises(KeyboardInterrupt):
                 model.predict(rows(1)[0], batch_size=SIZE, verbose=0)
         finally:
             interrupted.set()
-        assert other.result(60).shape == (2 * SIZE, 2)
+        assert prediction.result(60).shape == (2 * SIZE, 2)
     assert_same(USES["predict"](model, 1), predicted)
 
 
 def test_a_model_of_a_thread_that_is_in_no_scope_is_used_in_its_own(model, together, assert_same):
     with ipu.IPUStrategy().scope():
-        found = together(lambda: USES["predict"](model, 1))
-    assert_same(found, [model(rows(1)[0])])
+        results = together(lambda: USES["predict"](model, 1))
+    assert_same(results, [model(rows(1)[0])])
 
 
 def test_a_file_is_written_in_a_turn(model, tmp_path):
-    """A thread that has the turn keeps the file of another from being written in parts between its steps."""
+    """While a thread has the turn, another thread cannot write parts of a file between steps."""
     path = tmp_path / "of.weights.h5"
     turns = model._ipu_extension.calls._turns
     with ThreadPoolExecutor(1) as pool:
@@ -285,3 +286,22 @@ def test_a_file_is_written_in_a_turn(model, tmp_path):
                 assert not saving.done()
         saving.result(60)
     assert path.exists()
+
+
+def test_threads_that_make_models_of_one_class_share_its_ipu_class(strategy, together):
+    """A class could get two IPU classes, and `isinstance` and pickling then failed for some of its models."""
+
+    class Model(keras.Model):
+        pass
+
+    def make():
+        with strategy.scope():
+            return Model()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        models = together(*[make] * 8)
+    finally:
+        sys.setswitchinterval(before)
+    assert len({type(model) for model in models}) == 1

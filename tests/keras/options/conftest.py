@@ -1,4 +1,4 @@
-"""What the tests of a model's options share: a small model in a scope, and what a model prints of its options."""
+"""Fixtures of the tests of a model's options: a small model in a scope, and its printed options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GROUPS = ("gradient_accumulation", "pipelining", "infeed_queue", "outfeed_queue"
 
 @pytest.fixture
 def make_tiny(scoped: Callable[[Callable[[], Any]], Any]) -> Callable[[], Any]:
-    """`make_tiny()` makes a model of one layer in a strategy's scope."""
+    """Returns a function that makes a model of one layer in a strategy's scope."""
 
     def make() -> Any:
         keras.utils.set_random_seed(1)
@@ -30,7 +30,7 @@ def tiny(make_tiny: Callable[[], Any]) -> Any:
 
 @pytest.fixture
 def set_all() -> Callable[[Any], None]:
-    """`set_all(model)` sets options of all groups."""
+    """Returns a function that sets options of all groups of a model."""
 
     def set_them(model: Any) -> None:
         model.set_gradient_accumulation_options(3, "mean", dtype=tf.float32)
@@ -44,7 +44,7 @@ def set_all() -> Callable[[Any], None]:
 
 @pytest.fixture
 def printed() -> Callable[[Any, str], str]:
-    """`printed(model, group)` is what the model prints of a group of options, which it does by one call."""
+    """Returns a function that returns the text that a model prints for a group, in one call: `printed(model, group)`."""
 
     def text_of(model: Any, group: str) -> str:
         texts: list[str] = []
@@ -57,5 +57,5 @@ def printed() -> Callable[[Any, str], str]:
 
 @pytest.fixture
 def all_printed(printed: Callable[[Any, str], str]) -> Callable[[Any], dict[str, str]]:
-    """`all_printed(model)` is that of all groups."""
+    """Returns a function that returns the printed texts of all groups, by group: `all_printed(model)`."""
     return lambda model: {group: printed(model, group) for group in GROUPS}

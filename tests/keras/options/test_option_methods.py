@@ -1,4 +1,4 @@
-"""A model's options as they are printed and reset, group by group."""
+"""Tests how a model's options are printed and reset, group by group."""
 
 import inspect
 
@@ -18,7 +18,7 @@ GROUPS = ("gradient_accumulation", "pipelining", "infeed_queue", "outfeed_queue"
 
 
 def lines_of(text):
-    """The values of a printed group, with what is remarked on them, by name."""
+    """Returns the values of a printed group, with their remarks, by name."""
     rows = [line.split("=", 1) for line in text.splitlines()[1:]]
     return {name.strip(): value.strip() for name, value in rows}
 
@@ -105,8 +105,8 @@ def test_options_that_were_set_are_printed_as_one_would_type_them(tiny, all_prin
         "recomputation_mode": (pipelining.RecomputationMode.Auto, "RecomputationMode.Auto"),
     }
     tiny.set_pipelining_options(**{name: value for name, (value, _) in pipeline.items()})
-    said = {name: text for name, (_, text) in pipeline.items()}
-    assert lines_of(all_printed(tiny)["pipelining"]) == lines_of(DEFAULTS["pipelining"]) | said
+    texts = {name: text for name, (_, text) in pipeline.items()}
+    assert lines_of(all_printed(tiny)["pipelining"]) == lines_of(DEFAULTS["pipelining"]) | texts
     tiny.set_gradient_accumulation_options(np.int64(4), "Mean", True, dtype=np.float16, name='my "sums"')
     tiny.set_infeed_queue_options(prefetch_depth=7)
     tiny.set_outfeed_queue_options(buffer_depth=2, optimise_latency=True)
@@ -126,14 +126,16 @@ def test_options_that_were_set_are_printed_as_one_would_type_them(tiny, all_prin
 
 
 def test_defaults_are_those_of_what_takes_the_options(tiny):
-    """What is passed on for options that nobody set has to change nothing."""
+    """Passing the defaults of options to queues and pipelines must change nothing."""
     renamed = {
         "gradient_accumulation_count": "gradient_accumulation_steps_per_replica",
         "reduction_method": "gradient_accumulation_reduction_method",
     }
     options = tiny._ipu_extension.options
     for group, taker in ((options.pipelining, pipelining.pipeline), (options.outfeed, ipu.IPUOutfeedQueue)):
-        parameters = {renamed.get(name, name): one for name, one in inspect.signature(taker).parameters.items()}
+        parameters = {
+            renamed.get(name, name): parameter for name, parameter in inspect.signature(taker).parameters.items()
+        }
         assert set(group.names()) <= set(parameters)
         for name in group.names():
             if name != "accumulate_outfeed":  # None is False here.
@@ -149,12 +151,12 @@ def test_defaults_are_those_of_what_takes_the_options(tiny):
 @pytest.mark.parametrize("order", [GROUPS, GROUPS[::-1]])
 def test_reset_puts_one_group_after_the_other_back_to_its_defaults(order, tiny, set_all, all_printed):
     set_all(tiny)
-    left = all_printed(tiny)
+    expected = all_printed(tiny)
     for group in order:
-        assert left[group] != DEFAULTS[group]
+        assert expected[group] != DEFAULTS[group]
         assert getattr(tiny, f"reset_{group}_options")() is None
-        left[group] = DEFAULTS[group]
-        assert all_printed(tiny) == left
+        expected[group] = DEFAULTS[group]
+        assert all_printed(tiny) == expected
 
 
 def test_the_latest_call_says_the_reduction_method_of_both_groups_and_reset_takes_its_own_back(tiny, printed):
@@ -173,7 +175,7 @@ def test_the_latest_call_says_the_reduction_method_of_both_groups_and_reset_take
     tiny.set_gradient_accumulation_options(4, "mean")
     tiny.reset_gradient_accumulation_options()
     assert methods() == ['"sum"', '"mean"']
-    # With nothing to reduce, a method that was set for both goes with the group that it was set by.
+    # A group without steps loses the method that another group set for both, if that group is reset.
     tiny.reset_pipelining_options()
     tiny.set_gradient_accumulation_options(4, "mean")
     tiny.reset_gradient_accumulation_options()
@@ -191,21 +193,21 @@ def test_reset_model_trains_as_plain_keras_does_and_compiles_anew_only_for_optio
         model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", steps_per_execution=STEPS)
         return model
 
-    model, plain = scoped(compiled), compiled()
+    model, plain_model = scoped(compiled), compiled()
     model.set_infeed_queue_options(prefetch_depth=5)
     model.set_replication_options("MEAN")
     model.set_gradient_accumulation_options(3, "mean")
     model.fit(**data)
     assert int(model.optimizer.iterations) == STEPS // 3
-    plain.optimizer.build(plain.trainable_variables)
-    plain.set_weights(model.get_weights())
-    for one, other in zip(plain.optimizer.variables, model.optimizer.variables, strict=True):
-        one.assign(other.numpy())
+    plain_model.optimizer.build(plain_model.trainable_variables)
+    plain_model.set_weights(model.get_weights())
+    for plain_variable, variable in zip(plain_model.optimizer.variables, model.optimizer.variables, strict=True):
+        plain_variable.assign(variable.numpy())
     model.reset_gradient_accumulation_options()
-    assert_same(model.fit(**data).history["loss"], plain.fit(**data).history["loss"])
-    assert_same(model.get_weights(), plain.get_weights())
+    assert_same(model.fit(**data).history["loss"], plain_model.fit(**data).history["loss"])
+    assert_same(model.get_weights(), plain_model.get_weights())
     assert int(model.optimizer.iterations) == STEPS // 3 + STEPS
-    # Neither what nobody set, nor what is no part of the program.
+    # Resetting defaults, or options that are not part of the program, compiles nothing.
     program, traces = model.train_function, model._ipu_extension.traces()
     for group in GROUPS:
         getattr(model, f"reset_{group}_options")()
@@ -223,7 +225,7 @@ def test_reset_model_trains_as_plain_keras_does_and_compiles_anew_only_for_optio
     assert model._ipu_extension.traces() == traces
 
 
-# Which models have them.
+# Models with these methods.
 
 
 @pytest.mark.parametrize("kind", ["Sequential", "Functional", "Model"])
@@ -234,10 +236,10 @@ def test_each_kind_of_model_has_them_in_the_scope_alone(kind, scoped, printed):
             return keras.Model(inputs, keras.layers.Dense(3)(inputs))
         return keras.Sequential([keras.layers.Dense(3)]) if kind == "Sequential" else type("Own", (keras.Model,), {})()
 
-    model, plain = scoped(make), make()
+    model, plain_model = scoped(make), make()
     for group in GROUPS:
         assert printed(model, group) == DEFAULTS[group].replace('"tiny"', f'"{model.name}"')
         for name in (f"print_{group}_options", f"reset_{group}_options"):
             getattr(model, name)(**({"print_fn": len} if "print" in name else {}))
             assert hasattr(getattr(keras_extensions, f"{kind}Extension"), name)
-            assert not hasattr(plain, name)
+            assert not hasattr(plain_model, name)

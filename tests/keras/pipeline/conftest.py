@@ -1,4 +1,4 @@
-"""What the tests of Keras pipelines share: stages by the names of layers, and training that is to be plain Keras's."""
+"""Fixtures of the tests of Keras pipelines: stages by names of layers, and training that must equal plain Keras."""
 
 from __future__ import annotations
 
@@ -15,30 +15,35 @@ BATCH = 4
 
 @pytest.fixture
 def leaves() -> Callable[[list[Any]], list[Any]]:
-    """`leaves(assignments)` is those of layers, with what is in nested models in the place of these."""
+    """Returns a function that expands nested models in a list: `leaves(assignments)` has assignments of layers only."""
 
     def of(assignments: list[Any]) -> list[Any]:
-        parts = [of(one.pipeline_stage_assignments) if one.is_nested_model else [one] for one in assignments]
-        return [one for part in parts for one in part]
+        parts = [
+            of(assignment.pipeline_stage_assignments) if assignment.is_nested_model else [assignment]
+            for assignment in assignments
+        ]
+        return [assignment for part in parts for assignment in part]
 
     return of
 
 
 @pytest.fixture
 def stages_of(leaves: Callable[[list[Any]], list[Any]]) -> Callable[[Any], list[tuple[str, int | None]]]:
-    """`stages_of(model)` is the name and the stage of each call of a layer."""
-    return lambda model: [(one.layer.name, one.pipeline_stage) for one in leaves(model.get_pipeline_stage_assignment())]
+    """Returns a function that returns the name and stage of each call of a layer: `stages_of(model)`."""
+    return lambda model: [
+        (leaf.layer.name, leaf.pipeline_stage) for leaf in leaves(model.get_pipeline_stage_assignment())
+    ]
 
 
 @pytest.fixture
 def put(leaves: Callable[[list[Any]], list[Any]]) -> Callable[[Any, Mapping[str, int]], None]:
-    """`put(model, stages)` puts layers that are in no stage into one by their names."""
+    """Returns a function that assigns layers without a stage to one, by their names: `put(model, stages)`."""
 
     def assign(model: Any, stages: Mapping[str, int]) -> None:
         assignment = model.get_pipeline_stage_assignment()
-        for one in leaves(assignment):
-            if one.pipeline_stage is None:
-                one.pipeline_stage = stages[one.layer.name]
+        for leaf in leaves(assignment):
+            if leaf.pipeline_stage is None:
+                leaf.pipeline_stage = stages[leaf.layer.name]
         model.set_pipeline_stage_assignment(assignment)
 
     return assign
@@ -46,10 +51,10 @@ def put(leaves: Callable[[list[Any]], list[Any]]) -> Callable[[Any, Mapping[str,
 
 @pytest.fixture
 def trained_pipeline(replicas: Callable[..., ipu.IPUStrategy], assert_same: Callable[..., None]) -> Callable[..., Any]:
-    """`trained_pipeline(make, x, y, count)` trains in plain Keras too, and checks that weights and losses are the same.
+    """Returns a function that trains a pipeline and plain Keras, and checks that weights and losses are the same.
 
-    An update takes `count` batches. `prepare(model)` assigns the stages, and `plain` makes the plain model where `make`
-    names stages itself. Both models return.
+    In `trained_pipeline(make, x, y, count)`, an update takes `count` batches. `prepare(model)` assigns the stages.
+    `plain` makes the plain model if `make` enters stages itself. The function returns both models.
     """
 
     def train(
@@ -76,14 +81,14 @@ def trained_pipeline(replicas: Callable[..., ipu.IPUStrategy], assert_same: Call
                 model.set_pipelining_options(count, gradient_accumulation_reduction_method="mean", **options)
             return model, model.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0).history
 
-        # The mean gradient of the batches of an update is the gradient of one large batch. Of activities Keras 3.12 takes
-        # the sum over a batch: there it is to accumulate too.
+        # The mean gradient of the batches of an update is the gradient of one large batch. Activity losses of Keras 3.12
+        # are sums over a batch, so plain Keras must accumulate too.
         batch, accumulate = (BATCH, count) if by_keras else (BATCH * count, None)
-        other, expected = fitted(plain or make, batch, accumulate, jit_compile=False)
+        plain_model, expected = fitted(plain or make, batch, accumulate, jit_compile=False)
         with replicas(ipus).scope():
             steps = len(keras.tree.flatten(x)[0]) // BATCH
             model, history = fitted(make, BATCH, steps_per_execution=steps)
-        assert_same([history, model.get_weights()], [expected, other.get_weights()])
-        return model, other
+        assert_same([history, model.get_weights()], [expected, plain_model.get_weights()])
+        return model, plain_model
 
     return train

@@ -1,4 +1,4 @@
-"""Pipelines through nested models: their stages, that they train the same, their files, and balanced ones."""
+"""Tests pipelines through nested models: stages, training, files and balanced stages."""
 
 import contextlib
 from typing import Any
@@ -20,13 +20,13 @@ BATCH = 4
 
 
 def functional():
-    """A nested functional model of two inputs and outputs, and a sequential one in it."""
+    """Returns a nested functional model of two inputs and outputs, with a sequential model inside."""
     a, b = keras.Input([6], name="a"), keras.Input([3], name="b")
     small = keras.Sequential([keras.Input([5]), layers.Dense(4, name="s0"), layers.Dense(2, name="s1")], name="small")
     nested = keras.Model([a, b], [small(layers.Dense(5, name="n0")(a)), layers.Dense(2, name="n1")(b)], name="nested")
     inputs = keras.Input([6])
-    one, two = nested([inputs, layers.Dense(3, activation="tanh", name="first")(inputs)])
-    return keras.Model(inputs, layers.Dense(3, name="last")(layers.add([one, two], name="add")))
+    first, second = nested([inputs, layers.Dense(3, activation="tanh", name="first")(inputs)])
+    return keras.Model(inputs, layers.Dense(3, name="last")(layers.add([first, second], name="add")))
 
 
 STAGES = {"first": 0, "n0": 0, "n1": 2, "s0": 1, "s1": 2, "add": 2, "last": 2}
@@ -43,13 +43,13 @@ CUT = {"shared": 0, "first": 0, "n0": 0, "n1": 1, "last": 1}
 
 
 def called_twice():
-    """A nested model that is called in two stages, on one IPU, and dicts in and out."""
+    """Returns a nested model that is called in two stages on one IPU, with dicts as inputs and outputs."""
     inner = keras.Input([6])
     nested = keras.Sequential([inner, layers.Dense(5, name="n0"), layers.Dense(6, name="n1")], name="nested")
     inputs = {"a": keras.Input([4], name="a"), "b": keras.Input([2], name="b")}
     once = nested(layers.concatenate([inputs["a"], inputs["b"]], name="first"))
-    again = nested(layers.Activation("tanh", name="middle")(once))
-    return keras.Model(inputs, {"p": layers.Dense(3, name="p")(again), "q": layers.Dense(3, name="q")(once)})
+    twice = nested(layers.Activation("tanh", name="middle")(once))
+    return keras.Model(inputs, {"p": layers.Dense(3, name="p")(twice), "q": layers.Dense(3, name="q")(once)})
 
 
 @pytest.mark.parametrize(("make", "stages", "ipus"), [(functional, STAGES, 4), (sequential, CUT, 2)])
@@ -68,22 +68,22 @@ def test_a_nested_model_called_in_two_stages_trains_and_predicts_as_plain_keras_
 ):
     def prepare(model):
         calls = model.get_pipeline_stage_assignment()
-        nested = [one for one in calls if one.is_nested_model]
-        assert [one.node_index for one in nested] == [0, 1]
-        for one in calls:
-            if not one.is_nested_model:
-                one.pipeline_stage = {"first": 0, "middle": 1, "p": 2, "q": 2}[one.layer.name]
-        for one, stage in zip(nested, (0, 2), strict=True):
-            for leaf in leaves([one]):
+        nested = [call for call in calls if call.is_nested_model]
+        assert [call.node_index for call in nested] == [0, 1]
+        for call in calls:
+            if not call.is_nested_model:
+                call.pipeline_stage = {"first": 0, "middle": 1, "p": 2, "q": 2}[call.layer.name]
+        for call, stage in zip(nested, (0, 2), strict=True):
+            for leaf in leaves([call]):
                 leaf.pipeline_stage = stage
         model.set_pipeline_stage_assignment(calls)
 
     x = {"a": features[:, :4], "b": features[:, 4:]}
     y = {"p": features[:, :3], "q": features[:, 3:]}
-    model, plain = trained_pipeline(called_twice, x, y, 6, prepare=prepare, device_mapping=[0, 1, 0])
+    model, plain_model = trained_pipeline(called_twice, x, y, 6, prepare=prepare, device_mapping=[0, 1, 0])
     predicted = model.predict(x, batch_size=BATCH, verbose=0)
     assert sorted(predicted) == ["p", "q"]
-    assert_same(predicted, plain(x))
+    assert_same(predicted, plain_model(x))
 
 
 def test_scopes_reach_the_layers_of_nested_models(scoped, stages_of):
@@ -107,13 +107,15 @@ def test_scopes_reach_the_layers_of_nested_models(scoped, stages_of):
 
 def test_nested_assignments_say_what_they_are(scoped):
     model = scoped(functional)
-    nested = next(one for one in model.get_pipeline_stage_assignment() if one.is_nested_model)
+    nested = next(assignment for assignment in model.get_pipeline_stage_assignment() if assignment.is_nested_model)
     assert isinstance(nested, FunctionalNestedModelPipelineStageAssignment)
     assert (nested.nested_model.name, nested.node_index) == ("nested", 0)
     assert [layer.name for layer in nested.inbound_layers][1] == "first"
-    small = next(one for one in nested.pipeline_stage_assignments if one.is_nested_model)
+    small = next(assignment for assignment in nested.pipeline_stage_assignments if assignment.is_nested_model)
     assert isinstance(small, FunctionalNestedModelPipelineStageAssignment)
-    assert {type(one) for one in small.pipeline_stage_assignments} == {SequentialLayerPipelineStageAssignment}
+    assert {type(assignment) for assignment in small.pipeline_stage_assignments} == {
+        SequentialLayerPipelineStageAssignment
+    }
     lines: list[str] = []
     model.print_pipeline_stage_assignment_summary(print_fn=lines.append)
     assert "Nested model: nested" in lines[0]
@@ -125,12 +127,12 @@ def test_nested_assignments_say_what_they_are(scoped):
 def test_nested_assignments_that_do_not_fit_are_refused(scoped, leaves, stages_of):
     model = scoped(functional)
     assignments = model.get_pipeline_stage_assignment()
-    at = next(index for index, one in enumerate(assignments) if one.is_nested_model)
-    nested = assignments[at]
+    nested_index = next(index for index, assignment in enumerate(assignments) if assignment.is_nested_model)
+    nested = assignments[nested_index]
     kind = FunctionalNestedModelPipelineStageAssignment
     inner = nested.pipeline_stage_assignments
-    for message, one, changes in (
-        ("nested model `nested` in model .* must be an instance of", assignments[at - 1], {}),
+    for message, replacement, changes in (
+        ("nested model `nested` in model .* must be an instance of", assignments[nested_index - 1], {}),
         ("does not match that in which model", kind(nested.nested_model, 1, inner), {}),
         (r"length .* \(1\) .* in model `nested`", kind(nested.nested_model, 0, inner[:1]), {}),
         ("Layer `s1` in pipeline stage 0 has a dependency from stage 1", nested, {"s1": 0}),
@@ -139,12 +141,14 @@ def test_nested_assignments_that_do_not_fit_are_refused(scoped, leaves, stages_o
         for leaf in leaves(assignments):
             leaf.pipeline_stage = (STAGES | changes)[leaf.layer.name]
         with pytest.raises(ValueError, match=message):
-            model.set_pipeline_stage_assignment([*assignments[:at], one, *assignments[at + 1 :]])
+            model.set_pipeline_stage_assignment(
+                [*assignments[:nested_index], replacement, *assignments[nested_index + 1 :]]
+            )
         assert {stage for _, stage in stages_of(model)} == {None}
 
 
 def cut_functional():
-    """A layer that is called in two stages, and a nested model that is to be cut."""
+    """Returns a layer called in two stages, and a nested model that is cut into stages."""
     inputs, inner = keras.Input([6]), keras.Input([6])
     shared = layers.Activation("tanh", name="shared")
     nested = keras.Sequential([layers.Dense(5, name="n0"), layers.Dense(6, name="n1")], name="nested")
@@ -163,12 +167,12 @@ def test_a_file_keeps_the_stages(make, put, scoped, stages_of, tmp_path):
         put(model, CUT)
         model.set_pipelining_options(4, device_mapping=[1, 0])
         model.save(file)
-        again: Any = keras.models.load_model(file)
-        assert stages_of(again) == stages_of(model)
-        assert {stage for _, stage in stages_of(again)} == {0, 1}
-        assert again._ipu_extension.options == model._ipu_extension.options
-        again.reset_pipeline_stage_assignment()
-        again.save(file)
+        loaded: Any = keras.models.load_model(file)
+        assert stages_of(loaded) == stages_of(model)
+        assert {stage for _, stage in stages_of(loaded)} == {0, 1}
+        assert loaded._ipu_extension.options == model._ipu_extension.options
+        loaded.reset_pipeline_stage_assignment()
+        loaded.save(file)
         assert {stage for _, stage in stages_of(keras.models.load_model(file))} == {None}
 
     scoped(use)
@@ -191,9 +195,9 @@ def test_a_loaded_pipeline_trains_on_and_plain_keras_reads_the_file(
         model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
         use(model)
         model.save(file)
-        again: Any = keras.models.load_model(file)
+        loaded: Any = keras.models.load_model(file)
     expected = model(features)
-    assert_same(use(again), use(model))
+    assert_same(use(loaded), use(model))
     done = run_script(
         """
         import sys
@@ -207,7 +211,7 @@ def test_a_loaded_pipeline_trains_on_and_plain_keras_reads_the_file(
         """,
         str(file),
     )
-    assert_same(np.array(eval(done.stdout)), expected)  # What the script above printed.
+    assert_same(np.array(eval(done.stdout)), expected)  # The output of the script above.
 
 
 def test_a_functional_model_is_balanced_and_takes_the_proposal(scoped):
@@ -219,9 +223,9 @@ def test_a_functional_model_is_balanced_and_takes_the_proposal(scoped):
         x = keras.layers.Add(name="join")(parts)
         for number in range(2):
             x = keras.layers.Dense(1024, activation="relu", name=f"large_{number}")(x)
-        made = keras.Model(inputs, keras.layers.Dense(4, name="head")(x), name="net")
-        made.compile("adam", "mse")
-        return made
+        functional_model = keras.Model(inputs, keras.layers.Dense(4, name="head")(x), name="net")
+        functional_model.compile("adam", "mse")
+        return functional_model
 
     model = scoped(make)
     model.set_pipelining_options(gradient_accumulation_steps_per_replica=12)
@@ -231,26 +235,26 @@ def test_a_functional_model_is_balanced_and_takes_the_proposal(scoped):
     assert set(proposal.names) >= {"small_0", "large_1", "head"}
     of = dict(zip(proposal.names, proposal.stages, strict=True))
     assert of["small_0"] == 0
-    assert of["large_0"] != of["large_1"]  # Each takes longer than all others together.
+    assert of["large_0"] != of["large_1"]  # Each takes longer than the rest of the model.
     assert of["head"] == 2
     assert "large_1" in str(proposal)
     assert proposal.costs[2].state_bytes > 0
-    # The model is as before, until it is given what was proposed.
-    assert {one.pipeline_stage for one in model.get_pipeline_stage_assignment()} == {None}
-    for one, other in zip(model.get_weights(), weights, strict=True):
-        np.testing.assert_array_equal(one, other)
+    # The model is unchanged until the proposed stages are assigned.
+    assert {weight.pipeline_stage for weight in model.get_pipeline_stage_assignment()} == {None}
+    for weight, initial_weight in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(weight, initial_weight)
     model.set_pipeline_stage_assignment(proposal.assignment)
-    given = [one.pipeline_stage for one in proposal.assignment]
-    assert [one.pipeline_stage for one in model.get_pipeline_stage_assignment()] == given
+    stages = [weight.pipeline_stage for weight in proposal.assignment]
+    assert [weight.pipeline_stage for weight in model.get_pipeline_stage_assignment()] == stages
 
 
 def test_a_sequential_model_is_balanced(scoped):
     def make():
-        made = keras.Sequential([keras.Input([8]), *(keras.layers.Dense(8) for _ in range(4))])
-        made.compile("sgd", "mse")
-        return made
+        sequential_model = keras.Sequential([keras.Input([8]), *(keras.layers.Dense(8) for _ in range(4))])
+        sequential_model.compile("sgd", "mse")
+        return sequential_model
 
     model = scoped(make)
     proposal = pipelining.balance(model, 2, "Bow", batch_size=4, micro_batches=8)
     model.set_pipeline_stage_assignment(proposal.assignment)
-    assert [one.pipeline_stage for one in model.get_pipeline_stage_assignment()] == list(proposal.stages)
+    assert [assignment.pipeline_stage for assignment in model.get_pipeline_stage_assignment()] == list(proposal.stages)

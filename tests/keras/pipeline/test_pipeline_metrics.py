@@ -1,4 +1,4 @@
-"""The logs of models with pipeline stages: those of plain Keras, whatever the metric and however results are handed over."""
+"""Tests logs of models with pipeline stages against plain Keras, for all kinds of metrics and outfeed modes."""
 
 import contextlib
 from typing import Any
@@ -16,7 +16,7 @@ BATCH, BATCHES, CLASSES = 2, 16, 3
 
 
 class Confusion(keras.metrics.Metric):
-    """How often each class was taken for each, weighted: a matrix, which is no mean of its steps'."""
+    """A weighted confusion matrix, which is not the mean of the matrices of its steps."""
 
     def __init__(self):
         super().__init__(name="confusion")
@@ -34,7 +34,7 @@ class Confusion(keras.metrics.Metric):
 
 
 class Latest(keras.metrics.Metric):
-    """The largest error of the last batch, with nothing kept of those before."""
+    """The largest error of the last batch, which forgets earlier batches."""
 
     def __init__(self):
         super().__init__(name="latest")
@@ -48,8 +48,8 @@ class Latest(keras.metrics.Metric):
         return keras.ops.convert_to_tensor(self.error)
 
 
-def made(**options):
-    """Two outputs with metrics of all kinds, and weights that stay as they are; in two stages in a strategy's scope."""
+def two_stage_model(**options):
+    """Returns a model of two outputs, metrics of all kinds and constant weights, in two stages in a strategy's scope."""
     x = keras.Input([6])
     with stage(0):
         hidden = layers.Dense(4, activation="tanh")(x)
@@ -74,7 +74,7 @@ def stage(number):
 
 
 def data(share=slice(None)):
-    """What a replica gets: all batches, or those of a share."""
+    """Returns the data of a replica: all batches, or its share."""
     rng = np.random.default_rng(3)
 
     def batched(*shape):
@@ -84,47 +84,47 @@ def data(share=slice(None)):
     kind = rng.integers(0, CLASSES, (BATCHES, BATCH)).astype(np.int32)
     weights = {name: rng.uniform(0.1, 2, (BATCHES, BATCH)).astype(np.float32) for name in ("size", "kind")}
 
-    def flat(each):
-        return each[share].reshape(-1, *each.shape[2:])
+    def flat(array):
+        return array[share].reshape(-1, *array.shape[2:])
 
     return {
         "x": flat(x),
         "y": {"size": flat(size), "kind": flat(kind)},
-        "sample_weight": {name: flat(each) for name, each in weights.items()},
+        "sample_weight": {name: flat(array) for name, array in weights.items()},
     }
 
 
-def logged(model, given, fits=True):
-    """The last values of what `fit` and `evaluate` say."""
+def logged(model, arguments, fits=True):
+    """Returns the last logs of `fit` and `evaluate`."""
     options = {"batch_size": BATCH, "verbose": 0}
-    validation = (given["x"], given["y"], given["sample_weight"])
-    found = {f"val_{name}": value for name, value in model.evaluate(**given, **options, return_dict=True).items()}
+    validation = (arguments["x"], arguments["y"], arguments["sample_weight"])
+    logs = {f"val_{name}": value for name, value in model.evaluate(**arguments, **options, return_dict=True).items()}
     if fits:
         more = {"shuffle": False, "validation_data": validation, "validation_batch_size": BATCH, "epochs": 2}
-        history = model.fit(**given, **options, **more).history
-        assert {name: values[-1] for name, values in history.items() if name.startswith("val_")}.keys() == found.keys()
-        found = {name: values[-1] for name, values in history.items()}
-    return found
+        history = model.fit(**arguments, **options, **more).history
+        assert {name: values[-1] for name, values in history.items() if name.startswith("val_")}.keys() == logs.keys()
+        logs = {name: values[-1] for name, values in history.items()}
+    return logs
 
 
 @pytest.fixture(scope="module")
 def expected():
-    """Of plain Keras: the weights, the logs with all data and with each replica's share, the predictions."""
+    """Returns results of plain Keras: weights, logs on all data and on the share of each replica, predictions."""
     keras.utils.set_random_seed(4)
-    model = made(jit_compile=False)
+    model = two_stage_model(jit_compile=False)
     shares = {"all": slice(None), "first": slice(0, None, 2), "second": slice(1, None, 2)}
     logs = {name: logged(model, data(share)) for name, share in shares.items()}
     predicted = model.predict(data()["x"], batch_size=BATCH, verbose=0)
     return {"weights": model.get_weights(), "predicted": predicted, **logs}
 
 
-def assert_logs(found, wanted):
-    for name, value in found.items():
-        np.testing.assert_allclose(value, wanted[name], rtol=2e-5, atol=1e-6, err_msg=name)
+def assert_logs(logs, expected_logs):
+    for name, value in logs.items():
+        np.testing.assert_allclose(value, expected_logs[name], rtol=2e-5, atol=1e-6, err_msg=name)
 
 
 def pipelined(expected, steps, **options):
-    model = made()
+    model = two_stage_model()
     model.set_weights(expected["weights"])
     model.steps_per_execution = steps
     model.set_pipelining_options(4, **options)
@@ -138,9 +138,9 @@ def test_logs_are_those_of_plain_keras_for_all_metrics(accumulate, executions, e
         for steps in executions:
             model.steps_per_execution = steps
             fits = accumulate and steps == 4
-            found = logged(model, data(), fits)
-            assert not fits or found.keys() == expected["all"].keys()
-            assert_logs(found, expected["all"])
+            logs = logged(model, data(), fits)
+            assert not fits or logs.keys() == expected["all"].keys()
+            assert_logs(logs, expected["all"])
         if accumulate:
             predicted = model.predict(data()["x"], batch_size=BATCH, verbose=0)
             assert_logs(predicted, expected["predicted"])
@@ -151,6 +151,6 @@ def test_logs_of_replicas_are_those_of_their_shares_of_the_data(accumulate, expe
     with replicas(4).scope():
         model = pipelined(expected, 4, accumulate_outfeed=accumulate)
         model.set_replication_options("LIST")
-        found = logged(model, data(), fits=accumulate)
+        logs = logged(model, data(), fits=accumulate)
     for replica, share in enumerate(("first", "second")):
-        assert_logs({name: value[replica] for name, value in found.items()}, expected[share])
+        assert_logs({name: value[replica] for name, value in logs.items()}, expected[share])

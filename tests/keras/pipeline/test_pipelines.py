@@ -1,4 +1,4 @@
-"""Models with pipeline stages: how stages are assigned, and that they train as gradient accumulation does."""
+"""Tests models with pipeline stages: assignment of stages, and training as with gradient accumulation."""
 
 import keras
 import numpy as np
@@ -26,7 +26,7 @@ def linear():
 
 
 def functional():
-    """Two inputs and outputs, a tensor that skips a stage, and a layer that is called twice in a stage."""
+    """Returns a model of two inputs and outputs, a tensor that skips a stage, and a layer called twice in a stage."""
     a, b = keras.Input([4], name="a"), keras.Input([2], name="b")
     with PipelineStage(0):
         hidden = layers.Dense(3, activation="tanh")(a)
@@ -46,7 +46,7 @@ def compiled(model, loss="mse", rate=0.1, metrics=("mae",)):
 
 
 def trained(model, x, y):
-    """The history of two epochs, and the weights after it."""
+    """Returns the history of two epochs, and the weights after them."""
     history = model.fit(x, y, epochs=2, batch_size=BATCH, shuffle=False, verbose=0).history
     return [history, model.get_weights()]
 
@@ -57,7 +57,7 @@ def used(model, x, y):
 
 
 def accumulating(replicas, make, count, **options):
-    """A model without stages whose gradients accumulate on one IPU."""
+    """Returns a model without stages whose gradients accumulate on one IPU."""
     with replicas(1).scope():
         keras.utils.set_random_seed(2)
         model = compiled(make(), **options)
@@ -69,7 +69,7 @@ def accumulating(replicas, make, count, **options):
 
 @pytest.fixture
 def in_two(replicas):
-    """`in_two(make)` compiles a sequential model, and puts what is behind its first layer into a second stage."""
+    """Returns a function that compiles a sequential model with all but its first layer in a second stage."""
 
     def make(make, ipus=2, **options):
         with replicas(ipus).scope():
@@ -94,7 +94,7 @@ def test_pipelined_sequential_model_trains_as_accumulation_does(features, assert
         model = in_two(sequential, **options)
         assert model._ipu_extension.replicas_for(None) == 1
         assert_same(trained(model, *data), expected)
-    # Serial phases share an IPU, so each further one is a replica.
+    # Serial phases share an IPU, so every additional IPU is a replica.
     model.set_pipelining_options(4, pipeline_schedule=pipelining.PhasedExecution.Serial)
     assert model._ipu_extension.replicas_for(None) == 2
 
@@ -108,9 +108,9 @@ def test_pipelined_functional_model_trains_as_accumulation_does(features, assert
         model = compiled(functional(), **options)
     model.set_pipelining_options(gradient_accumulation_steps_per_replica=6)
     assert_same(used(model, *data), expected)
-    before = model._ipu_extension.traces()
+    traces = model._ipu_extension.traces()
     used(model, *data)
-    assert model._ipu_extension.traces() == before
+    assert model._ipu_extension.traces() == traces
 
 
 class Count(keras.callbacks.Callback):
@@ -142,19 +142,19 @@ def test_accumulated_results_are_those_after_the_last_step_and_come_once_an_exec
 
     model = in_two(ones, accumulate_outfeed=True, accumulate_outfeed_dtype=tf.float32)
     model.optimizer.learning_rate = 0.0
-    model.set_asynchronous_callbacks(True)  # What comes once has nothing to tell of each step.
+    model.set_asynchronous_callbacks(True)  # Accumulated results cannot be reported step by step.
     count = Count()
     data = {"x": features, "y": 0 * features[:, :1], "batch_size": BATCH, "verbose": 0}
     loss = model.fit(**data, shuffle=False, callbacks=[count]).history["loss"][0]
     evaluated = model.evaluate(**data)[0]
-    predicted = model.predict(features, batch_size=BATCH, verbose=0)  # What keeps nothing needs no type.
+    predicted = model.predict(features, batch_size=BATCH, verbose=0)  # Without kept results, no dtype is needed.
     np.testing.assert_allclose(predicted, features.sum(axis=1, keepdims=True), rtol=1e-4, atol=1e-5)
-    each = (features.sum(axis=1) ** 2).reshape(STEPS, BATCH).mean(axis=1)
-    np.testing.assert_allclose([loss, evaluated], [each.mean()] * 2, rtol=1e-5)
+    losses = (features.sum(axis=1) ** 2).reshape(STEPS, BATCH).mean(axis=1)
+    np.testing.assert_allclose([loss, evaluated], [losses.mean()] * 2, rtol=1e-5)
     assert count.count == 1
 
 
-# Of Keras's regularizers, those of L1 and L2 keep a tensor.
+# Keras's regularizers L1 and L2 keep a tensor.
 def test_losses_of_layers_count_whatever_their_stage(features, trained_pipeline):
     class Extra(layers.Layer):
         def call(self, x):
@@ -162,10 +162,10 @@ def test_losses_of_layers_count_whatever_their_stage(features, trained_pipeline)
             return x
 
     def make():
-        l1, l2, both = keras.regularizers.L1(0.1), keras.regularizers.L2(0.1), keras.regularizers.L1L2(0.1, 0.2)
+        l1, l2, l1_and_l2 = keras.regularizers.L1(0.1), keras.regularizers.L2(0.1), keras.regularizers.L1L2(0.1, 0.2)
         extra = Extra()
         parts = [
-            layers.Dense(4, kernel_regularizer=l1, bias_regularizer=both),
+            layers.Dense(4, kernel_regularizer=l1, bias_regularizer=l1_and_l2),
             extra,
             layers.Dense(4, kernel_regularizer="orthogonal_regularizer", activity_regularizer=l1),
             extra,
@@ -182,42 +182,42 @@ def test_losses_of_layers_count_whatever_their_stage(features, trained_pipeline)
 def test_assignments_of_a_functional_model_are_read_changed_and_taken_back(scoped):
     model = scoped(functional)
     assignment = model.get_pipeline_stage_assignment()
-    assert {type(one) for one in assignment} == {FunctionalLayerPipelineStageAssignment}
-    found = {(one.layer.name, one.node_index): one.pipeline_stage for one in assignment}
-    assert sorted(found.values()) == [0, 1, 1, 1, 1, 2, 2, 2]
-    inbound = [[layer.name for layer in one.inbound_layers] for one in assignment if one.layer.name in "pq"]
+    assert {type(call) for call in assignment} == {FunctionalLayerPipelineStageAssignment}
+    stages = {(call.layer.name, call.node_index): call.pipeline_stage for call in assignment}
+    assert sorted(stages.values()) == [0, 1, 1, 1, 1, 2, 2, 2]
+    inbound = [[layer.name for layer in call.inbound_layers] for call in assignment if call.layer.name in "pq"]
     assert inbound == [["concatenate"]] * 2
-    for one in assignment:
-        one.pipeline_stage = 0 if one.layer.name in "pq" else one.pipeline_stage
+    for call in assignment:
+        call.pipeline_stage = 0 if call.layer.name in "pq" else call.pipeline_stage
     with pytest.raises(ValueError, match="Layer `[pq]` in pipeline stage 0 has a dependency from stage 2"):
         model.set_pipeline_stage_assignment(assignment)
-    for one in assignment:
-        one.pipeline_stage = min(one.pipeline_stage, 1) if one.layer.name not in "pq" else 1
+    for call in assignment:
+        call.pipeline_stage = min(call.pipeline_stage, 1) if call.layer.name not in "pq" else 1
     model.set_pipeline_stage_assignment(assignment)
-    assert {one.pipeline_stage for one in model.get_pipeline_stage_assignment()} == {0, 1}
+    assert {call.pipeline_stage for call in model.get_pipeline_stage_assignment()} == {0, 1}
     lines: list[str] = []
     model.print_pipeline_stage_assignment_summary(print_fn=lines.append)
     assert "Layer: p (call 0), pipeline stage: 1" in lines[0]
     model.reset_pipeline_stage_assignment()
-    assert {one.pipeline_stage for one in model.get_pipeline_stage_assignment()} == {None}
+    assert {call.pipeline_stage for call in model.get_pipeline_stage_assignment()} == {None}
 
 
 def test_assignments_and_stage_scopes_that_make_no_sense_are_refused(strategy, scoped):
     model = scoped(sequential)
-    other = SequentialLayerPipelineStageAssignment(layers.Dense(1, name="other"), 0)
+    foreign = SequentialLayerPipelineStageAssignment(layers.Dense(1, name="other"), 0)
     for assignment, message in (
         ((0, 1, 1), "needs to be a list"),
         ([0, 1], r"length .* \(2\) does not equal the number of layers .* \(3\)"),
         ([0, "a", 1], "the one at index 1 is 'a'"),
         ([0, -1, 1], "has not been assigned a pipeline stage, but -1"),
-        ([0, 2, 2], "assigned to pipeline stage 2, however the layer before it is in stage 0"),
-        ([0, 1, 0], "assigned to pipeline stage 0, however the layer before it is in stage 1"),
+        ([0, 2, 2], "assigned to pipeline stage 2, however the previous layer is in stage 0"),
+        ([0, 1, 0], "assigned to pipeline stage 0, however the previous layer is in stage 1"),
         ([1, 1, 1], "first layer .* needs to be assigned to the pipeline stage 0"),
-        ([other] * 3, "index 0|has no attribute"),
+        ([foreign] * 3, "index 0|has no attribute"),
     ):
         with pytest.raises(ValueError, match=message):
             model.set_pipeline_stage_assignment(assignment)
-        assert {one.pipeline_stage for one in model.get_pipeline_stage_assignment()} == {None}
+        assert {call.pipeline_stage for call in model.get_pipeline_stage_assignment()} == {None}
     with pytest.raises(RuntimeError, match="within the scope of an `IPUStrategy`"), PipelineStage(0):
         pass
     with strategy.scope():
@@ -234,14 +234,14 @@ def test_layers_made_in_a_scope_are_in_its_stage_unless_a_call_says_otherwise(sc
     def make():
         inputs = keras.Input([6])
         with PipelineStage(0):
-            first, again = layers.Dense(6, name="first"), layers.Dense(6, name="again")
+            first, second = layers.Dense(6, name="first"), layers.Dense(6, name="again")
         with PipelineStage(1):
             last = layers.Dense(6, name="last")
-            hidden = again(again_input := first(inputs))
+            hidden = second(again_input := first(inputs))
         return keras.Model(inputs, last(layers.Add(name="bare")([hidden, again_input])))
 
-    found = {one.layer.name: one.pipeline_stage for one in scoped(make).get_pipeline_stage_assignment()}
-    assert found == {"first": 1, "again": 1, "bare": None, "last": 1}
+    stages = {call.layer.name: call.pipeline_stage for call in scoped(make).get_pipeline_stage_assignment()}
+    assert stages == {"first": 1, "again": 1, "bare": None, "last": 1}
     assert not hasattr(layers.Dense(6), "_ipu_pipeline_stage")
 
 
@@ -249,7 +249,7 @@ def test_pipelines_that_cannot_run_are_refused(features, scoped, replicas, in_tw
     data = {"x": features, "y": features[:, :3], "batch_size": BATCH, "verbose": 0}
     model = in_two(sequential)
     model.optimizer.minimize = lambda *_: None
-    with pytest.raises(ValueError, match="has a `minimize` of its own"):
+    with pytest.raises(ValueError, match="defines its own `minimize`"):
         model.fit(**data)
     del model.optimizer.minimize
     model.set_pipelining_options()
@@ -266,9 +266,9 @@ def test_pipelines_that_cannot_run_are_refused(features, scoped, replicas, in_tw
         def train_step(self, data):
             raise AssertionError
 
-    own = in_two(lambda: Own([layers.Dense(3), layers.Dense(3)]))
+    overriding = in_two(lambda: Own([layers.Dense(3), layers.Dense(3)]))
     with pytest.raises(RuntimeError, match="`train_step` for the model .* has been overridden"):
-        own.fit(**data)
+        overriding.fit(**data)
 
     def half():
         inputs = keras.Input([6])

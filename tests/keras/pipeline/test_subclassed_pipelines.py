@@ -1,4 +1,4 @@
-"""Pipelines of subclassed models: stages by scopes in `call` or by a list, and what `call` must be like."""
+"""Tests pipelines of subclassed models: stages by scopes in `call` or by a list, and rejected forms of `call`."""
 
 import contextlib
 
@@ -18,13 +18,13 @@ UNSET = "pipelined: .* 2 stages.*`set_pipelining_options`"
 
 
 def nowhere(stage):
-    """In the place of `PipelineStage`, where a model is to be plain."""
+    """Replaces `PipelineStage` in models that must be plain."""
     del stage
     return contextlib.nullcontext()
 
 
 class Block(keras.Model):
-    """A model for another one to call, in two stages."""
+    """A model in two stages, which another model calls."""
 
     def __init__(self, stage):
         super().__init__(name="block")
@@ -39,7 +39,7 @@ class Block(keras.Model):
 
 
 class Whole(keras.Model):
-    """Calls a layer twice, nested models, and an operation of Keras's."""
+    """Calls a layer twice, nested models, and an operation of Keras."""
 
     def __init__(self, stage):
         super().__init__()
@@ -61,14 +61,16 @@ STAGES = [0, [0, 0], [0, 1], 1, 1, 1]
 
 def nested_stages_of(assignments):
     return [
-        nested_stages_of(one.pipeline_stage_assignments) if one.is_nested_model else one.pipeline_stage
-        for one in assignments
+        nested_stages_of(assignment.pipeline_stage_assignments)
+        if assignment.is_nested_model
+        else assignment.pipeline_stage
+        for assignment in assignments
     ]
 
 
 @pytest.fixture
 def compiled(scoped, replicas):
-    """`compiled(kind, *args)` makes such a model for two IPUs."""
+    """Returns a function that makes and compiles such a model for two IPUs: `compiled(kind, *args)`."""
     replicas(2)
 
     def make(kind, *args):
@@ -81,12 +83,12 @@ def compiled(scoped, replicas):
 
 def test_a_subclassed_model_trains_in_stages_as_plain_keras_does(features, trained_pipeline, assert_same):
     x = features[:32]
-    model, plain = trained_pipeline(lambda: Whole(PipelineStage), x, x[:, :3], 4, plain=lambda: Whole(nowhere))
-    assert_same(model.predict(x, batch_size=4, verbose=0), plain(x))
+    model, plain_model = trained_pipeline(lambda: Whole(PipelineStage), x, x[:, :3], 4, plain=lambda: Whole(nowhere))
+    assert_same(model.predict(x, batch_size=4, verbose=0), plain_model(x))
     assignments = model.get_pipeline_stage_assignment()
     assert nested_stages_of(assignments) == STAGES
     assert assignments[2].nested_model is model.block
-    # As a list has it: the model in it layer by layer, or as one.
+    # The list has the nested model layer by layer, or as a whole.
     assignments[2].pipeline_stage_assignments[1].pipeline_stage = 0
     for block in (assignments[2], ModelLayerPipelineStageAssignment(model.block, 0, 0)):
         model.set_pipeline_stage_assignment([*assignments[:2], block, *assignments[3:]])
@@ -106,7 +108,7 @@ def test_a_subclassed_model_is_cut_by_a_list_and_a_reset_takes_stages_back(featu
             model.fit(features, features[:, :3], batch_size=6, verbose=0)
         assert nested_stages_of(model.get_pipeline_stage_assignment()) == STAGES
         model.reset_pipeline_stage_assignment()
-        assert {one.pipeline_stage for one in leaves(model.get_pipeline_stage_assignment())} == {None}
+        assert {call.pipeline_stage for call in leaves(model.get_pipeline_stage_assignment())} == {None}
     model.set_replication_options("LIST")
     model.compile("sgd", "mse", steps_per_execution=4)
     assert model.fit(features, features[:, :3], batch_size=6, verbose=0).history["loss"][0].shape == (2,)
@@ -117,23 +119,23 @@ def test_assignments_of_a_subclassed_model_say_what_they_are(compiled):
     for use in (model.get_pipeline_stage_assignment, lambda: model.set_pipeline_stage_assignment([])):
         with pytest.raises(RuntimeError, match="was not built: .* Build it"):
             use()
-    # Keras warns: by itself it would not build the layers.
+    # Keras warns that it does not build the layers.
     with pytest.warns(UserWarning, match="unbuilt state"):
         model.build([None, 6])
     assignments = model.get_pipeline_stage_assignment()
     kind, nested = ModelLayerPipelineStageAssignment, NestedModelPipelineStageAssignment
-    assert [type(one) for one in assignments] == [kind, nested, nested, kind, kind, kind]
-    assert [getattr(one, "node_index", None) for one in assignments] == [0, 0, 0, 1, 0, 0]
+    assert [type(assignment) for assignment in assignments] == [kind, nested, nested, kind, kind, kind]
+    assert [getattr(assignment, "node_index", None) for assignment in assignments] == [0, 0, 0, 1, 0, 0]
     assert [layer.name for layer in assignments[1].inbound_layers] == ["shared"]
     model.set_pipeline_stage_assignment([FunctionalLayerPipelineStageAssignment(model.shared, 0, 0), *assignments[1:]])
-    for message, one in (
+    for message, assignment in (
         ("instances of `ModelLayerPipelineStageAssignment`, but the one at index 0 is 1", 1),
         ("`spare`, .* has no recorded nodes in the graph", kind(layers.Dense(3, name="spare"), 0, 0)),
         (r"`shared` has 2 invocation\(s\) in the graph, but .* call 2", kind(model.shared, 2, 0)),
         ("does not match .* call 1 of layer `shared`", kind(model.shared, 1, 0)),
     ):
         with pytest.raises(ValueError, match=message):
-            model.set_pipeline_stage_assignment([one, *assignments[1:]])
+            model.set_pipeline_stage_assignment([assignment, *assignments[1:]])
 
 
 def test_calls_that_cannot_be_cut_are_refused(features, scoped, compiled):
@@ -185,6 +187,6 @@ def test_nested_models_that_cannot_be_cut_are_one_layer_and_say_why(features, co
             model.set_pipeline_stage_assignment(assignments)
         return model
 
-    words = r"(?s)`block`, `.*` have none\. .*`block` counts as one layer: .*let it use layers"
-    with pytest.raises(ValueError, match=words):
+    message = r"(?s)`block`, `.*` have none\. .*`block` counts as one layer: .*let it use layers"
+    with pytest.raises(ValueError, match=message):
         compiled(functional).fit(features, features[:, :3], batch_size=6, verbose=0)

@@ -1,4 +1,4 @@
-"""Optimizers that use tensors of the last stage, such as a learning rate that was handed on from stage to stage."""
+"""Optimizers that use tensors of the last stage, such as a learning rate that is passed from stage to stage."""
 
 import itertools
 from typing import Any
@@ -22,7 +22,7 @@ STARTS = (1.5, -0.5)
 
 
 class Optimizers:
-    """For each kind, what an optimizer function makes with a rate; those of Keras are made once, and look the rate up."""
+    """The optimizers with a tensor as learning rate. Keras optimizers are created once, and read the rate from here."""
 
     def __init__(self, kind):
         self.rate: Any = None
@@ -41,7 +41,7 @@ def loss_of(x, v, w):
 
 
 def expected(kind):
-    """The weights that plain TensorFlow comes to with the sums of the gradients, and the last rate of each pass."""
+    """Returns the weights of plain TensorFlow, trained with sums of gradients and the last rate of each pass."""
     variables = [tf.Variable(start) for start in STARTS]
     if kind == "wrapped":
         optimizer = v1.AdamOptimizer(lambda: rate)
@@ -58,7 +58,7 @@ def expected(kind):
 
 
 def piped(variables, kind, optimizers):
-    """Two stages that hand the rate on, and an optimizer function that takes it."""
+    """Returns two stages that pass the rate on, and an optimizer function that uses it."""
     v, w = variables
     in_parts = kind == "in parts"
 
@@ -97,7 +97,7 @@ def test_rate_is_that_of_the_last_micro_batch_of_each_pass(kind, options, run, s
 
 
 def in_graph(configure, body, elements, **options):
-    """Compiles a pipeline as TensorFlow 1 does: what its outfeed has, and its variables."""
+    """Compiles and runs a pipeline in a graph of TensorFlow 1; returns the outfeed's contents and the variables."""
     configure(2)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(elements))
@@ -129,13 +129,13 @@ def test_rate_goes_through_the_stages_of_a_graph_too(configure):
 
 
 def scaled(rate):
-    """An optimizer that has a rate of each micro-batch on its gradients, in `compute_gradients`."""
+    """Returns an optimizer whose `compute_gradients` multiplies gradients by the rate of each micro-batch."""
     inner = v1.GradientDescentOptimizer(1.0)
     return ipu.optimizers.MapGradientOptimizer(inner, lambda gradient, _: gradient * rate * rate)
 
 
 def scaled_alone():
-    """The weights that plain TensorFlow comes to, with each micro-batch's own rate on its gradients."""
+    """Returns the weights of plain TensorFlow, trained with each gradient multiplied by its micro-batch's rate."""
     variables = [tf.Variable(start) for start in (*STARTS, 0.7)]
     elements = zip(itertools.cycle(XS), itertools.cycle(RATES))
     for _ in range(PASSES):
@@ -211,7 +211,7 @@ def test_a_tensor_of_an_inner_stage_is_refused_for_the_gradients_of_another(conf
         stages = [lambda x, rate: (x * variables[0], rate), middle, lambda x, rate: (x, rate)]
         return stages, lambda x, _: OptimizerFunctionOutput(scaled(kept[-1]), x)
 
-    with pytest.raises(ValueError, match="for the gradients of stage 0, .*: hand it on from stage to stage"):
+    with pytest.raises(ValueError, match="for the gradients of stage 0, .*: pass it from stage to stage"):
         in_graph(configure, body, (XS, RATES), device_mapping=[0, 1, 0], pipeline_schedule=PipelineSchedule.Sequential)
 
 

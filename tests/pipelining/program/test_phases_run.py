@@ -1,4 +1,4 @@
-"""Stages as phases, and as shards: the same numbers as in one piece, by the plan that is checked, drawn and costed."""
+"""Stages as phases and as shards have the same results as the model in one piece, and run the expected plan."""
 
 from typing import Any
 
@@ -34,10 +34,10 @@ def test_phases_train_as_accumulation_does(toy, configure, strategy, execution, 
     assert plan == make(mapping, micro_batches=5, repeat_count=2, liveness=liveness)
     check_plan(plan)
     if execution is SERIAL:
-        stages: Any = last_pipeline().stage_costs  # None is in parts.
+        stages: Any = last_pipeline().stage_costs  # No stage has several parts.
         shards = pipelining.pipeline_plan(3, 5, PipelineSchedule.Sequential, device_mapping=[0] * 3)
-        (phased,), (sharded,) = (pipelining.plan_cost(each, stages).ipus for each in (plan, shards))
-        # Weights and accumulators, and what waits for a backward phase.
+        (phased,), (sharded,) = (pipelining.plan_cost(candidate, stages).ipus for candidate in (plan, shards))
+        # The weights, the accumulators, and the activations that wait for a backward phase.
         waiting = sum(stage.activation_bytes for stage in stages[:-1])
         assert phased.off_chip_bytes == sum(2 * stage.weight_bytes for stage in stages) + waiting
         assert sharded.off_chip_bytes == 0
@@ -47,7 +47,7 @@ def test_phases_train_as_accumulation_does(toy, configure, strategy, execution, 
 
 @pytest.mark.parametrize("execution", PhasedExecution)
 def test_phases_infer_as_the_model_does(run, configure, strategy, execution):
-    """Of two stages at a time, four phases: on one group of two IPUs, or on two."""
+    """Runs four phases of two parts each, on one group of two IPUs or on two groups."""
     configure(2 if execution is SERIAL else 4)
     with strategy.scope():
         factor = tf.Variable(3.0)
@@ -58,10 +58,10 @@ def test_phases_infer_as_the_model_does(run, configure, strategy, execution):
         [lambda a, b, c: a - b, lambda a, b, c: c],
     ]
     dataset = tf.data.Dataset.from_tensor_slices(np.arange(3, dtype=np.float32))
-    found = run(dataset, stages, 3, pipeline_schedule=execution)
+    results = run(dataset, stages, 3, pipeline_schedule=execution)
     x = np.arange(3)
     a, b = (x + 1) * (3 * x), (x + 1) - 3 * x
-    np.testing.assert_allclose(found, [a - b, a + b])
+    np.testing.assert_allclose(results, [a - b, a + b])
     plan = last_pipeline().plan
     check_plan(plan)
     assert plan.name == execution.value

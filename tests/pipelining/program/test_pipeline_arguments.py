@@ -1,4 +1,4 @@
-"""What `pipeline` refuses, by the kind of error; all faults of a call at once."""
+"""The arguments that `pipeline` rejects, with the types of the errors; all errors of a call are raised together."""
 
 import dataclasses
 import inspect
@@ -31,14 +31,14 @@ def train(loss):
 
 @pytest.fixture
 def build():
-    """`build(**arguments)` traces a program of a pipeline of two stages, with these arguments in place of sound ones."""
+    """Returns `build(**arguments)`, which traces a pipeline of two stages; `arguments` replace valid ones."""
 
     def call(**arguments):
         with tf.init_scope():
-            sound = {"gradient_accumulation_count": 4, "inputs": 1.0, "outfeed_queue": ipu.IPUOutfeedQueue()}
-            sound["computational_stages"] = [stage, stage]
-        given = {**sound, **arguments}
-        graph = tf.function(lambda: pipelining.pipeline(**given) and None, jit_compile=True, autograph=False)
+            valid = {"gradient_accumulation_count": 4, "inputs": 1.0, "outfeed_queue": ipu.IPUOutfeedQueue()}
+            valid["computational_stages"] = [stage, stage]
+        options = {**valid, **arguments}
+        graph = tf.function(lambda: pipelining.pipeline(**options) and None, jit_compile=True, autograph=False)
         return graph.get_concrete_function()
 
     return call
@@ -100,7 +100,7 @@ FAULTS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (tf.errors.FailedPreconditionError, "multiple of 2", {"gradient_accumulation_count": 3}),
     (ValueError, "need IPUs of their own", {"pipeline_schedule": PARALLEL, "device_mapping": [0, 0]}),
     (NotImplementedError, "recompute", {**SERIAL, "recomputation_mode": LATER}),
-    (NotImplementedError, "serialised", {**SERIAL, **SERIALIZED}),
+    (NotImplementedError, "serialized", {**SERIAL, **SERIALIZED}),
     (TypeError, "`recomputation_mode` must be", {**SERIAL, "recomputation_mode": "Auto"}),
     (TypeError, "or a `PhasedExecution`", {"pipeline_schedule": "Serial"}),
     (TypeError, "`phase_liveness` must be", {**SERIAL, "phase_liveness": "always"}),
@@ -134,12 +134,12 @@ def test_sound_arguments_are_not_refused(build):
 
 def test_dataclass_declares_the_arguments_as_the_signature_does():
     parameters = inspect.signature(pipelining.pipeline).parameters
-    declared = {each.name: each for each in dataclasses.fields(Arguments) if each.init}
-    assert {name: each.type for name, each in declared.items()} == {
+    declared = {option.name: option for option in dataclasses.fields(Arguments) if option.init}
+    assert {name: option.type for name, option in declared.items()} == {
         name: parameter.annotation for name, parameter in parameters.items()
     }
-    for each in dataclasses.fields(SharedOptions):
-        assert each.default == parameters[each.name].default, each.name
+    for option in dataclasses.fields(SharedOptions):
+        assert option.default == parameters[option.name].default, option.name
 
 
 def test_all_faults_of_a_call_are_told_together_by_the_kind_of_the_first(build):

@@ -1,4 +1,4 @@
-"""Whatever the schedule, the recomputation and the optimizer: a pipeline trains as gradient accumulation does."""
+"""A pipeline trains as gradient accumulation does, with any schedule, recomputation mode and optimizer."""
 
 import re
 from dataclasses import replace
@@ -37,7 +37,8 @@ def by_tape(opt, loss, variables):
     return OptimizerFunctionOutput(opt, loss, tape=tape)
 
 
-# In a steady section longer than its ramps stages overlap: no ring of three may be written before it was read.
+# In a steady section longer than its ramps, stages overlap. A ring of three places must be read before it is
+# overwritten.
 @pytest.mark.parametrize(
     ("schedule", "mode", "count", "passes", "mapping", "reduction"),
     [
@@ -138,17 +139,17 @@ def test_a_count_that_is_known_at_run_time_only_is_kept_to(toy, strategy, refuse
 
 @pytest.fixture
 def check_dequeued(run, strategy, configure):
-    """Checks what a pipeline of two stages leaves of eight micro-batches, in two passes: `(last stage, expected)`."""
+    """Returns `check(last, expected)`, which checks the outfeed of two stages after 2 passes of 4 micro-batches."""
     configure(2)
     with strategy.scope():
         v = tf.Variable(0.0)
     dataset = tf.data.Dataset.range(8).map(lambda x: tf.cast(x, tf.float16))
 
     def check(last, expected, **options):
-        found = run(dataset, [lambda x: x + tf.cast(v, tf.float16), last], 4, repeat_count=2, **options)
-        tf.nest.assert_same_structure(found, expected)
-        for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
-            np.testing.assert_array_equal(one, other, strict=True)
+        results = run(dataset, [lambda x: x + tf.cast(v, tf.float16), last], 4, repeat_count=2, **options)
+        tf.nest.assert_same_structure(results, expected)
+        for result, value in zip(tf.nest.flatten(results), tf.nest.flatten(expected), strict=True):
+            np.testing.assert_array_equal(result, value, strict=True)
 
     return check
 
@@ -214,7 +215,7 @@ def first(weights, images):
 
 
 def second(weights, features):
-    """A stage that has gradients in it, so that its backward pass has second derivatives."""
+    """Runs a stage that computes gradients, so that its backward pass has second derivatives."""
     with tf.GradientTape() as tape:
         tape.watch(features)
         result = tf.nn.conv2d(features, weights[1], 2, "SAME")
@@ -242,7 +243,7 @@ def test_convolutional_stages_train_as_in_tensorflow_without_xla(mode, trains_as
         trains_as_plain(make, WEIGHTS, dataset, COUNT, recomputation_mode=mode)
 
 
-# XLA:CPU took forty times as long for them: it looks for what it can bring into that form outside of loops alone.
+# Without this form, XLA:CPU took forty times as long: it converts convolutions to it only outside of loops.
 def test_without_kernels_of_the_host_stages_have_the_form_that_xla_has_fast_code_for(compiled_text, toy):
     strategy = ipu.IPUStrategy(host_kernels=False)
     with strategy.scope():
@@ -259,7 +260,7 @@ def test_without_kernels_of_the_host_stages_have_the_form_that_xla_has_fast_code
         pipelining.pipeline(stages, 4, **queues, optimizer_function=toy.sgd_on)
 
     orders = re.findall(r" convolution\(.*dim_labels=(\S+?)[,\s]", compiled_text(strategy, program))
-    assert len(orders) >= 5  # Each stage, and its gradients; those of the images are nobody's.
+    assert len(orders) >= 5  # Two forward convolutions, and three gradients: nothing needs those of the images.
     assert set(orders) == {"b01f_01io->b01f"}
 
 

@@ -1,4 +1,4 @@
-"""The program of a pipeline: its size, its memory, its plan at hand, its stages measured."""
+"""The program of a pipeline: its size, its memory, its recorded plan, and the measured times of its stages."""
 
 import gc
 from typing import Any
@@ -21,12 +21,12 @@ def dense(x, weights):
 
 
 def elementwise(x, weights):
-    """What XLA would rather compute twice than keep."""
+    """Returns a result that XLA computes twice rather than storing it."""
     return tf.tanh(x * weights[0])
 
 
 def program_of(strategy, count, stages=3, *, fed=False, layer=dense, rows=BATCH, **options):
-    """A program that trains a pipeline whose activations are far larger than its weights."""
+    """Returns a program that trains a pipeline whose activations are far larger than its weights."""
     with strategy.scope():
         variables = [[tf.Variable(tf.eye(WIDTH)) for _ in range(LAYERS)] for _ in range(stages)]
         optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.01)
@@ -58,32 +58,34 @@ def program_of(strategy, count, stages=3, *, fed=False, layer=dense, rows=BATCH,
 
 
 def compiled(strategy, program, stage):
-    with strategy.scope():  # In the context in which `strategy.run` traces.
+    with strategy.scope():  # The context in which `strategy.run` traces.
         return strategy.extended.call_on_device(lambda: program.experimental_get_compiler_ir()(stage=stage), (), {})
 
 
 def hlo_of(strategy, program):
-    """What XLA makes of the program, as a message."""
+    """Returns the optimized HLO of the program, as a protocol buffer message."""
     message: Any = hlo_pb2.HloProto  # pyright: ignore[reportAttributeAccessIssue]
     return message.FromString(compiled(strategy, program, "optimized_hlo_proto_serialized"))
 
 
 def temporary_bytes(hlo):
-    """What the compiled program allocates besides its arguments, its results and its constants."""
+    """Returns the bytes that the program allocates in addition to its arguments, results and constants."""
     return sum(
-        each.size
-        for each in hlo.buffer_assignment.buffer_allocations
-        if not (each.is_entry_computation_parameter or each.maybe_live_out or each.is_constant)
+        allocation.size
+        for allocation in hlo.buffer_assignment.buffer_allocations
+        if not (allocation.is_entry_computation_parameter or allocation.maybe_live_out or allocation.is_constant)
     )
 
 
 def copied_from_a_loop(hlo, shape):
-    """How many instructions copy a tensor of this shape, of which there are some, that a loop carries."""
-    instructions = {each.id: each for part in hlo.hlo_module.computations for each in part.instructions}
-    shaped = [each for each in instructions.values() if list(each.shape.dimensions) == shape]
+    """Returns the number of instructions that copy a loop-carried tensor of this shape; the program must have such."""
+    instructions = {
+        instruction.id: instruction for part in hlo.hlo_module.computations for instruction in part.instructions
+    }
+    shaped = [instruction for instruction in instructions.values() if list(instruction.shape.dimensions) == shape]
     assert shaped
-    # Ahead of the loop, one block of zeros becomes the rings.
-    copied = [instructions[each.operand_ids[0]].opcode for each in shaped if each.opcode == "copy"]
+    # Before the loop, zeros are copied to the rings. This does not count.
+    copied = [instructions[instruction.operand_ids[0]].opcode for instruction in shaped if instruction.opcode == "copy"]
     return copied.count("get-tuple-element")
 
 
@@ -92,20 +94,23 @@ def assert_no_ring_is_copied_in_the_loop(hlo, rows=BATCH):
 
 
 def predicted_bytes(pipeline):
-    """What the plan says that stashes, links and accumulators take; of what is recomputed within a step, one at a time."""
-    stages: Any = pipeline.stage_costs  # None is in parts.
-    kept, recomputed = 0, [0]
+    """Returns the bytes of stashes, links and accumulators of a plan.
+
+    Activations that are recomputed within the backward pass count for one stage at a time.
+    """
+    stages: Any = pipeline.stage_costs  # No stage has several parts.
+    stashed, recomputed = 0, [0]
     for buffer in pipeline.plan.buffers:
         cost = stages[buffer.stage]
-        kept += buffer.depth * {"activations": cost.activation_bytes, "inputs": cost.input_bytes}.get(
+        stashed += buffer.depth * {"activations": cost.activation_bytes, "inputs": cost.input_bytes}.get(
             buffer.kind.value, 0
         )
         if buffer.kind is pipelining.BufferKind.RECOMPUTED:
             recomputed.append(cost.activation_bytes)
     within = pipeline.plan.recomputation is RecomputationMode.RecomputeAndBackpropagateInterleaved
     ipus = plan_cost(pipeline.plan, stages).ipus
-    besides = sum(each.link_bytes + each.weight_bytes / 2 for each in ipus)
-    return kept + (max(recomputed) if within else sum(recomputed)) + besides
+    links_and_accumulators = sum(ipu_cost.link_bytes + ipu_cost.weight_bytes / 2 for ipu_cost in ipus)
+    return stashed + (max(recomputed) if within else sum(recomputed)) + links_and_accumulators
 
 
 WAYS = [
@@ -117,19 +122,19 @@ WAYS = [
 
 
 def test_the_memory_of_a_program_falls_as_its_plan_says_and_no_ring_is_copied_in_the_loop(strategy):
-    found, predicted = [], []
+    allocated, predicted = [], []
     for schedule, mode in WAYS:
         program = program_of(strategy, 12, pipeline_schedule=schedule, recomputation_mode=mode)
         hlo, pipeline = hlo_of(strategy, program), pipelining.last_pipeline()
-        found.append(temporary_bytes(hlo))
+        allocated.append(temporary_bytes(hlo))
         predicted.append(predicted_bytes(pipeline))
         if mode is None:
             assert_no_ring_is_copied_in_the_loop(hlo)
-    assert found[0] > found[1] > found[2] > found[3]
-    for (schedule, mode), bytes_found, bytes_predicted in zip(WAYS, found, predicted, strict=True):
-        # What a backward pass has read of a ring is a copy of it; without recomputation, some overlap.
+    assert allocated[0] > allocated[1] > allocated[2] > allocated[3]
+    for (schedule, mode), bytes_allocated, bytes_predicted in zip(WAYS, allocated, predicted, strict=True):
+        # A backward pass reads a copy of a place of the ring. Without recomputation, several backward passes overlap.
         read = BATCH * WIDTH * 4 * (window_of(3) if mode is None else 1)
-        assert bytes_found == pytest.approx(bytes_predicted + read, rel=0.2), (schedule, mode)
+        assert bytes_allocated == pytest.approx(bytes_predicted + read, rel=0.2), (schedule, mode)
 
 
 def test_the_size_of_a_program_does_not_depend_on_the_number_of_micro_batches(strategy):
@@ -141,28 +146,28 @@ def test_the_size_of_a_program_does_not_depend_on_the_number_of_micro_batches(st
 
 
 def kernels_of(hlo):
-    """What XLA compiles for the fusions of a program: those that are equal, but for the names in them, are one kernel."""
+    """Returns the kernels that XLA compiles for fusions. Fusions that differ in names only share a kernel."""
     called = {
         number
         for part in hlo.hlo_module.computations
-        for each in part.instructions
-        if each.opcode == "fusion"
-        for number in each.called_computation_ids
+        for instruction in part.instructions
+        if instruction.opcode == "fusion"
+        for number in instruction.called_computation_ids
     }
     return {_anonymous(part) for part in hlo.hlo_module.computations if part.id in called}
 
 
 def _anonymous(computation):
-    numbers = {each.id: at for at, each in enumerate(computation.instructions)}
+    numbers = {instruction.id: index for index, instruction in enumerate(computation.instructions)}
     return tuple(
         (
-            each.opcode,
-            each.shape.SerializeToString(),
-            each.literal.SerializeToString(),
-            each.comparison_direction,
-            tuple(numbers[operand] for operand in each.operand_ids),
+            instruction.opcode,
+            instruction.shape.SerializeToString(),
+            instruction.literal.SerializeToString(),
+            instruction.comparison_direction,
+            tuple(numbers[operand] for operand in instruction.operand_ids),
         )
-        for each in computation.instructions
+        for instruction in computation.instructions
     )
 
 
@@ -171,18 +176,18 @@ def test_stages_that_are_alike_share_their_kernels_whatever_their_depth_in_the_p
     computations = [len(hlo.hlo_module.computations) for hlo in (few, many)]
     assert computations[1] > 1.5 * computations[0]
     assert len(kernels_of(many)) <= len(kernels_of(few)) + 2
-    instructions = [each for part in many.hlo_module.computations for each in part.instructions]
-    opcodes = {each.opcode for each in instructions}
+    instructions = [instruction for part in many.hlo_module.computations for instruction in part.instructions]
+    opcodes = {instruction.opcode for instruction in instructions}
     assert not opcodes & {"dynamic-slice", "dynamic-update-slice"}
-    # XLA compiles a loop that computes next to nothing to code of its own, and fences are loops.
-    assert not any("xla_cpu_small_call" in each.frontend_attributes.map for each in instructions)
+    # Fences are loops. XLA would compile a small loop to a separate function.
+    assert not any("xla_cpu_small_call" in instruction.frontend_attributes.map for instruction in instructions)
 
 
 def test_no_ring_of_what_xla_would_rather_compute_twice_and_no_large_tensor_is_copied_in_the_loop(strategy):
-    rows = (256 << 10) // 4 // WIDTH  # What instructions leave for each other is 256 KiB.
+    rows = (256 << 10) // 4 // WIDTH  # Tensors that instructions pass to each other have 256 KiB.
     hlo = hlo_of(strategy, program_of(strategy, 12, layer=elementwise, rows=rows))
     assert_no_ring_is_copied_in_the_loop(hlo, rows)
-    # The last stage stashes its input, as it gets it from the stage before.
+    # The last stage stashes its input, which is the output of the stage before.
     assert copied_from_a_loop(hlo, [rows, WIDTH]) == 1
 
 
@@ -205,7 +210,7 @@ def test_a_plan_outlives_its_program_and_the_program_is_not_kept(strategy, refus
     assert len(pipeline.parts()) == 3
     del program
     gc.collect()
-    refused(RuntimeError, "gone", pipeline.parts)
+    refused(RuntimeError, "no longer exists", pipeline.parts)
     assert pipelining.last_pipeline().plan.stages == 3
 
 
@@ -220,7 +225,7 @@ def test_stages_of_a_pipeline_that_another_thread_traced_are_measured_alone_and_
         assert isinstance(cost, StageCost)
         assert isinstance(traced, StageCost)
         assert cost.backward is not None
-        assert min(cost.forward, cost.backward) >= 0  # Beside other work, less than what a call of nothing takes.
+        assert min(cost.forward, cost.backward) >= 0  # On a busy machine, they may be below the time of an empty call.
         assert (cost.activation_bytes, cost.weight_bytes) == (traced.activation_bytes, traced.weight_bytes)
     assert plan_cost(pipeline.plan, costs).time >= 0
     assert pipelining.compare_plans(3, 6, costs).best is not None

@@ -1,4 +1,4 @@
-"""What stages can be and hold: structures, shared variables, parts, loops, state, dropout, embeddings, checkpoints."""
+"""Stages with structures, shared variables, parts, loops, their own variables, dropout, embeddings and checkpoints."""
 
 import numpy as np
 import pytest
@@ -114,7 +114,7 @@ def test_a_program_can_have_several_pipelines_and_one_in_a_loop(strategy, toy, c
         assert v.numpy() == pytest.approx(-2.6)
 
 
-# What a stage drew, or the stage before sent, was no place for a slice: "Dynamic inferencing on custom call".
+# Slices at positions from random operations or from the stage before failed with "Dynamic inferencing on custom call".
 @pytest.mark.parametrize("options", [{}, {"recomputation_mode": AUTO, "pipeline_schedule": INTERLEAVED}])
 def test_a_stage_slices_at_what_it_draws_and_at_what_it_is_sent(options, trains_as_plain, toy, configure):
     configure(2)
@@ -186,7 +186,8 @@ def test_a_pipeline_tells_its_bytes_of_which_there_are_none_that_gradients_do_wi
     trains_as_plain(make, values, dataset, 6, offload_activations=True)
     pipeline = pipelining.last_pipeline()
     costs = [cost for cost in pipeline.stage_costs if isinstance(cost, StageCost)]
-    # The input alone where a layer recomputes; with the result of tanh; and no power, which the exponent's gradient takes.
+    # Stage 0 recomputes, so it stashes only its input. Stage 1 also stashes the result of tanh. Stage 2 does not stash
+    # the power, which only the gradient of the exponent needs.
     assert [cost.activation_bytes for cost in costs] == [4 * 4 * 8, 4 * (4 * 8 + 4 * 16), 4 * 4 * 16]
     assert (costs[1].input_bytes, costs[1].weight_bytes) == (4 * 4 * 8, 4 * 8 * 16)
     assert pipeline.options.offload_activations is True
@@ -218,7 +219,7 @@ def test_captured_gradients_come_once_a_pass(run, strategy, toy, configure, summ
     [(GROUPED, None), (INTERLEAVED, AUTO), (SEQUENTIAL, RecomputationMode.RecomputeAndBackpropagateInterleaved)],
 )
 def test_gradient_functions_may_return_tensors_variables_and_numbers_as_they_are(trains_as_plain, toy, schedule, mode):
-    # A tensor of the forward pass as a gradient was "different from the passed in node".
+    # A tensor of the forward pass as a gradient failed with "different from the passed in node".
     outside = tf.constant(7.0)
 
     def make(*variables):
@@ -278,14 +279,14 @@ def test_a_backward_pass_has_the_masks_and_the_state_that_its_forward_pass_had(r
     _, dropped = run(toy.numbers(8), [first, lambda dropped: (tf.reduce_sum(dropped), dropped)], 8, **options)
     assert count.numpy() == 8
     np.testing.assert_allclose(dropped.max(axis=1), 2 * np.arange(1, 9) ** 2)
-    # The gradient of the sum is the masks, times two, the input and the state, as the weights are one.
+    # The weights are 1, so the gradient of the sum is mask * 2 * input * count.
     np.testing.assert_allclose(v.numpy(), 1 - dropped.sum(axis=0), rtol=1e-6)
     assert len({tuple(mask > 0) for mask in dropped}) == 8, "each micro-batch has a mask of its own"
 
 
 @pytest.mark.parametrize("mode", [None, AUTO])
 def test_a_stage_can_hold_loops_branches_functions_constants_embeddings_and_checkpoints(trains_as_plain, toy, mode):
-    # The one is used in two stages, on different IPUs; the other is more than TensorFlow makes a constant of.
+    # Stages on different IPUs use `factor`. `offsets` is too large to become a constant.
     factor, offsets = tf.constant(1.5), tf.range(200.0)
 
     def make(v, table, w):
@@ -316,7 +317,7 @@ def test_a_stage_can_hold_loops_branches_functions_constants_embeddings_and_chec
     trains_as_plain(make, (1.1, np.full([5, 2], 0.1, np.float32), 0.9), dataset, 6, recomputation_mode=mode)
 
 
-# What a gradient needs to know while XLA compiles was stashed with the results of the function.
+# Tensors of the function that XLA needs as constants for the gradient were stashed with its results.
 @pytest.mark.parametrize("mode", [None, AUTO])
 def test_a_stage_can_call_what_transposes_joins_and_sums(trains_as_plain, toy, configure, mode):
     configure(2)

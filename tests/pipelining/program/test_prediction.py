@@ -1,4 +1,4 @@
-"""What a machine would make of a pipeline: costs of its stages, and the report of its IPUs."""
+"""Predictions of pipelines on a machine: the costs of stages, and the report of the IPUs."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ INPUT = 4 * BATCH * WIDTH
 
 
 def program_of(strategy, training=True, batch=BATCH, **options):
-    """A program of three stages, the middle one four times as deep as the others; and its variables."""
+    """Returns a program of three stages, of which the middle one is four times as deep, and its variables."""
     with strategy.scope():
         variables = [tf.Variable(tf.eye(WIDTH)) for _ in range(STAGES)]
         optimizer = tf.compat.v1.train.AdamOptimizer(0.01)
@@ -46,7 +46,7 @@ def program_of(strategy, training=True, batch=BATCH, **options):
 
 @pytest.fixture(scope="module")
 def training():
-    """A report of a recomputing pipeline on two replicas of four IPUs, its pipeline, and what keeps that alive."""
+    """Returns a report of a recomputing pipeline on two replicas of four IPUs, the pipeline, and its program."""
     config = ipu.IPUConfig()
     config.auto_select_ipus = 8
     config.configure_ipu_system()
@@ -69,7 +69,7 @@ def test_a_report_has_the_memory_of_each_ipu(training):
         assert memory.largest
         assert not any("PartitionedCall" in name for name, _ in memory.largest)
     for stage in range(STAGES - 1):
-        # Inputs that wait for their backward pass, and what is recomputed of one micro-batch: the deep stage's is more.
+        # Inputs that wait for their backward pass, and the recomputed activations of one micro-batch.
         assert made.memories[stage].stash >= (pipeline.plan.stash_depth(stage) + 1) * INPUT
     assert made.memories[1].stash > made.memories[0].stash
     assert [memory.feeds for memory in made.memories] == [INPUT, 0, 4]
@@ -85,7 +85,7 @@ def test_a_report_takes_its_time_from_the_plan(training):
     host = COUNT * (INPUT + 4) / systems()["Bow Pod16"].host_bytes_per_second
     assert made.seconds == pytest.approx(cost.time + host)
     assert made.throughput(BATCH) == pytest.approx(2 * BATCH * COUNT / made.seconds)
-    # The deepest stage takes longest, and a backward pass longer than a forward one.
+    # The deepest stage takes the longest time, and a backward pass takes longer than a forward pass.
     assert max(costs, key=lambda each: each.forward) is costs[1]
     assert all(each.backward > each.forward > 0 for each in costs)
     for each, traced in zip(costs, pipeline.stage_costs, strict=True):
@@ -153,7 +153,7 @@ def test_inference_keeps_no_gradients_and_phases_load_their_weights(strategy):
 
 
 def by_change(made, words):
-    """The one answer, suggestion or not, whose change begins so."""
+    """Returns the only answer, suggestion or not, whose change begins with this text."""
     assert made.asks is not None
     (found,) = [each for each in made.asks(made, False) if each.change.startswith(words)]
     return found
@@ -231,7 +231,7 @@ def test_what_options_have_off_the_chip_is_told_with_the_time_that_it_takes(stra
     made = strategy.report(program, machine="Bow Pod16")
     depths = [pipelining.last_pipeline().plan.stash_depth(stage) for stage in range(STAGES)]
     first, inner, last = made.memories
-    # Half of the weights, the sums of their gradients, and what waits for its backward pass; the last stage's does not.
+    # Half of the weights, their accumulators, and the activations that wait for a backward pass, except the last stage's.
     assert first.off_chip >= WEIGHTS // 2 + WEIGHTS + depths[0] * INPUT
     assert inner.off_chip > first.off_chip
     assert last.off_chip == WEIGHTS // 2 + WEIGHTS
@@ -247,7 +247,7 @@ def test_what_options_have_off_the_chip_is_told_with_the_time_that_it_takes(stra
     plan = pipelining.last_pipeline().plan
     costs = pipelining.predicted_stage_costs(pipelining.last_pipeline(), "Bow Pod16", replicas=2)
     assert made.timeline.seconds == pytest.approx(pipelining.plan_cost(plan, costs, machine="Bow Pod16").time)
-    # Advice on other plans has as much beside the chip.
+    # In advice on other plans, the same buffers are off the chip.
     other = pipelining.pipeline_plan(STAGES, 2 * COUNT).offloaded(**plan.offloads)
     seconds = pipelining.plan_cost(other, costs, machine="Bow Pod16").time_per_micro_batch
     told = by_change(made, f"`gradient_accumulation_count` of {2 * COUNT}")
@@ -287,13 +287,13 @@ def test_loops_of_stages_are_counted_and_those_that_only_running_counts_are_give
     made = report(until_large)
     assert products(made, "stage 0 forward") == [8]
     (note,) = [note for note in made.assumptions if "loop" in note]
-    assert "`trip_counts={'stage 0 forward/while': n}` tells" in note
+    assert "`trip_counts={'stage 0 forward/while': n}`" in note
     for key in ("stage 0 forward/while", "*"):
         made = report(until_large, counts={key: 7})
         assert products(made, "stage 0 forward") == [8 * 7]
         assert not any("loop" in note for note in made.assumptions)
     for counts, words in (
         ({"while": 7}, "`trip_counts` names `while`: name the pass and the loop"),
-        ({"stage 0 forward/other": 7}, "names `stage 0 forward/other`, and the program has no loop of this name"),
+        ({"stage 0 forward/other": 7}, "names `stage 0 forward/other`, but the program has no loop of this name"),
     ):
         refused(ValueError, words, report, until_large, counts=counts)

@@ -1,4 +1,4 @@
-"""The operations that a pipeline's program is made of besides its stages: loop indices, stash buffers, fences."""
+"""The operations of a pipeline's program in addition to its stages: loop indices, stash buffers, fences."""
 
 import math
 
@@ -32,7 +32,7 @@ def row(micro_batch, *depths):
 
 def is_there(when, base):
     first, second = (0 <= base + number < COUNT for number in when[:2])
-    return first and (when.wanted is PredicateKind.FIRST or second == (when.wanted is PredicateKind.BOTH))
+    return first and (when.kind is PredicateKind.FIRST or second == (when.kind is PredicateKind.BOTH))
 
 
 def test_turns_are_those_of_each_iteration_before_among_and_behind_the_micro_batches():
@@ -76,7 +76,7 @@ def test_what_is_written_to_a_place_of_a_ring_is_read_there_and_other_places_are
 
 
 def convolutions_in_a_ring(images, weights, place):
-    """A convolution of what is in a place of a ring, and the gradient of its weights; and of another place."""
+    """Returns a convolution of a place of a ring, the gradient of its weights, and a convolution of an empty place."""
     [kept] = execution.empty([([tf.TensorSpec(images.shape, images.dtype)], 3)])
     kept = execution.written_buffer(kept, 2, [images])
     [there], [nothing] = execution.read_buffer(kept, place), execution.read_buffer(kept, 0)
@@ -91,7 +91,7 @@ IMAGES, WEIGHTS = (
 )
 
 
-# A copy of 1 MiB for each convolution in a pipeline took its steps a twentieth more time.
+# With a copy of 1 MiB for each convolution, the steps of a pipeline took 5 % longer.
 def test_kernels_of_the_host_take_what_is_in_a_ring_without_a_copy(compiled_text, refused):
     strategy = ipu.IPUStrategy()
     program = tf.function(convolutions_in_a_ring, jit_compile=True)
@@ -166,7 +166,7 @@ def test_what_is_computed_in_a_part_that_is_skipped_is_not_computed_ahead(compil
     assert "tanh" not in entry
 
 
-# Each kernel takes XLA some 10 ms to compile, and the stages of a pipeline share what they compute with.
+# XLA takes some 10 ms to compile a kernel, and the stages of a pipeline share their kernels.
 def test_parts_that_may_be_skipped_rings_and_orders_need_no_code_of_their_own(compiled_text):
     strategy = ipu.IPUStrategy()
     with strategy.scope():

@@ -1,4 +1,4 @@
-"""Any plan passes its own check, and a machine that knows nothing else comes to the numbers of plain accumulation."""
+"""Random plans pass their check, and a machine that has only the plan computes the results of plain accumulation."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,10 @@ MODES = {
 
 
 @st.composite
-def mappings(draw, stages, *, apart=False):
-    """IPUs for stages, some in parts; no IPU twice with `apart`."""
+def mappings(draw, stages, *, disjoint=False):
+    """Draws the IPUs of stages, some with several parts; with `disjoint`, each IPU is used once."""
     widths = [draw(st.sampled_from([1, 1, 1, 2, 3])) for _ in range(stages)]
-    if apart:
+    if disjoint:
         ipus = draw(st.permutations(range(sum(widths))))
         ends = [sum(widths[: stage + 1]) for stage in range(stages)]
         groups = [list(ipus[end - width : end]) for end, width in zip(ends, widths, strict=True)]
@@ -33,7 +33,7 @@ def mappings(draw, stages, *, apart=False):
 
 @st.composite
 def pipelines(draw):
-    """Pipelines of every schedule, mapping and recomputation that there is."""
+    """Draws plans of pipelines with any schedule, mapping and recomputation mode."""
     stages = draw(st.integers(2, 7))
     schedule = draw(st.sampled_from(PipelineSchedule))
     training = draw(st.booleans())
@@ -41,7 +41,7 @@ def pipelines(draw):
     if serialization > 1:
         mapping = [draw(st.integers(0, 3))] * stages
     else:
-        mapping = draw(mappings(stages, apart=schedule is PipelineSchedule.Interleaved and training))
+        mapping = draw(mappings(stages, disjoint=schedule is PipelineSchedule.Interleaved and training))
     return pipelining.pipeline_plan(
         stages,
         draw(st.integers(1, 3)) * pipelining.overlap_length(schedule, mapping, training),
@@ -54,8 +54,8 @@ def pipelines(draw):
 
 
 @st.composite
-def others(draw):
-    """Sharded models and phases."""
+def shards_and_phases(draw):
+    """Draws plans of sharded models and of phases."""
     stages = draw(st.integers(1, 6))
     training, micro_batches = draw(st.booleans()), draw(st.integers(1, 4))
     kind = draw(st.sampled_from(("sharded", "serial", "parallel")))
@@ -73,19 +73,19 @@ def others(draw):
 
 @dataclass
 class Result:
-    """What came out: what each micro-batch gave, and the accumulated gradient of each weight."""
+    """The output of each micro-batch, and the accumulated gradient of each weight."""
 
     outputs: list[int]
     gradients: dict[tuple[int, int | None], int]
 
 
 def weight(stage, part):
-    """The weight of a part of a stage: it multiplies its input by that."""
+    """Returns the weight of a part of a stage, which multiplies its input by it."""
     return 2 + 3 * stage + 7 * (part or 0)
 
 
 def expected(plan):
-    """Forward and backward, one micro-batch after the other, with no plan."""
+    """Returns the result of running one micro-batch after the other forward and backward, without a plan."""
     outputs = []
     gradients = {(stage, part): 0 for stage, part, _ in plan.places()} if plan.training else {}
     factors = [sum(weight(stage, part) for part, _ in plan.parts(stage)) for stage in range(plan.stages)]
@@ -105,7 +105,7 @@ def expected(plan):
 
 
 class Machine:
-    """Runs a plan with ring buffers of its depths, by what its sections, its effects and its buffers say alone."""
+    """A machine that runs a plan with ring buffers. It uses the plan's sections, effects and buffers only."""
 
     def __init__(self, plan):
         self._plan = plan
@@ -124,7 +124,7 @@ class Machine:
                         if not isinstance(task.instruction, Load | Save):
                             self._run(task, section.base(iteration))
                     self._exchange()
-        return Result([self._outputs[at] for at in sorted(self._outputs)], self._gradients)
+        return Result([self._outputs[micro_batch] for micro_batch in sorted(self._outputs)], self._gradients)
 
     def _run(self, task, base):
         instruction = task.instruction
@@ -135,32 +135,32 @@ class Machine:
             self._gradients[instruction.stage, instruction.part] = self._rings[accumulator][0] or 0
             return
         assert not isinstance(instruction, Load | Save)
-        at = base + instruction.micro_batch
-        if effects.takes_infeed and at not in self._elements:
-            self._elements[at] = next(self._feed)
+        micro_batch = base + instruction.micro_batch
+        if effects.takes_infeed and micro_batch not in self._elements:
+            self._elements[micro_batch] = next(self._feed)
         values: dict[BufferKind, int] = {}
         for buffer in effects.reads:
             assert buffer.ipu == task.ipu
-            there, values[buffer.kind] = self._rings[buffer][buffer.position(at)]
-            assert there == at, f"{task} reads micro-batch {there} for {at}"
-        written = self._compute(instruction, values, at)
+            stored, values[buffer.kind] = self._rings[buffer][buffer.position(micro_batch)]
+            assert stored == micro_batch, f"{task} reads micro-batch {stored} for {micro_batch}"
+        written = self._compute(instruction, values, micro_batch)
         if effects.gives_outfeed:
-            self._outputs[at] = self._outputs.get(at, 0) + written[BufferKind.FORWARD_LINK]
+            self._outputs[micro_batch] = self._outputs.get(micro_batch, 0) + written[BufferKind.FORWARD_LINK]
         for buffer in effects.writes:
             value = written[buffer.kind]
             if buffer.kind in (BufferKind.FORWARD_LINK, BufferKind.BACKWARD_LINK):
-                self._exchanged.append((buffer, at, value))
+                self._exchanged.append((buffer, micro_batch, value))
             elif buffer.kind is BufferKind.ACCUMULATOR:
                 self._rings[buffer][0] = (self._rings[buffer][0] or 0) + value
             else:
-                self._rings[buffer][buffer.position(at)] = (at, value)
+                self._rings[buffer][buffer.position(micro_batch)] = (micro_batch, value)
 
-    def _compute(self, instruction, values, at):
+    def _compute(self, instruction, values, micro_batch):
         kind = BufferKind
         factor = weight(instruction.stage, instruction.part)
         if isinstance(instruction, pipelining.Forward):
-            given = values.get(kind.FORWARD_LINK, self._elements.get(at, 0))
-            return {kind.FORWARD_LINK: given * factor, kind.ACTIVATIONS: given, kind.INPUTS: given}
+            inputs = values.get(kind.FORWARD_LINK, self._elements.get(micro_batch, 0))
+            return {kind.FORWARD_LINK: inputs * factor, kind.ACTIVATIONS: inputs, kind.INPUTS: inputs}
         if isinstance(instruction, pipelining.Recompute):
             return {kind.RECOMPUTED: values[kind.INPUTS]}
         assert isinstance(instruction, Backward)
@@ -169,11 +169,11 @@ class Machine:
         return {kind.ACCUMULATOR: gradient * activations, kind.BACKWARD_LINK: gradient * factor}
 
     def _exchange(self):
-        """What several parts of a stage hand over is summed."""
-        for buffer, at, value in self._exchanged:
-            place = self._rings[buffer][buffer.position(at)]
-            both = place[1] + value if place and place[0] == at else value
-            self._rings[buffer][buffer.position(at)] = (at, both)
+        """Writes the links. Values of several parts of a stage are summed."""
+        for buffer, micro_batch, value in self._exchanged:
+            place = self._rings[buffer][buffer.position(micro_batch)]
+            total = place[1] + value if place and place[0] == micro_batch else value
+            self._rings[buffer][buffer.position(micro_batch)] = (micro_batch, total)
         self._exchanged.clear()
 
 
@@ -181,14 +181,14 @@ FEWER = settings(max_examples=60, deadline=None)
 
 
 @settings(max_examples=150, deadline=None)
-@given(pipelines() | others())
+@given(pipelines() | shards_and_phases())
 def test_any_plan_passes_the_check_and_executes_to_the_numbers_of_plain_accumulation(plan):
     check_plan(plan)
     assert Machine(plan).run() == expected(plan)
 
 
 @FEWER
-@given(pipelines() | others())
+@given(pipelines() | shards_and_phases())
 def test_walk_and_table_and_text_tell_the_same(plan):
     table, rows = plan.table(), []
     for number, _, step in plan.walk():
@@ -203,20 +203,20 @@ def test_walk_and_table_and_text_tell_the_same(plan):
 
 
 @FEWER
-@given(pipelines() | others(), st.integers(1, 5))
-def test_more_micro_batches_change_nothing_but_the_repeats_of_the_steady_loop(plan, more):
+@given(pipelines() | shards_and_phases(), st.integers(1, 5))
+def test_more_micro_batches_change_nothing_but_the_repeats_of_the_steady_loop(plan, added):
     steady = plan.section("steady")
-    longer = plan.with_micro_batches(plan.micro_batches + more * steady.advance)
+    longer = plan.with_micro_batches(plan.micro_batches + added * steady.advance)
     check_plan(longer)
     assert longer.buffers == plan.buffers
     assert [section.steps for section in longer.sections] == [section.steps for section in plan.sections]
-    assert longer.section("steady").repeat == steady.repeat + more
+    assert longer.section("steady").repeat == steady.repeat + added
     assert longer.unlooped_micro_batches == plan.unlooped_micro_batches
     assert longer.with_micro_batches(plan.micro_batches) == plan
 
 
 @FEWER
-@given(pipelines() | others(), st.lists(st.floats(0.1, 5.0), min_size=4, max_size=4))
+@given(pipelines() | shards_and_phases(), st.lists(st.floats(0.1, 5.0), min_size=4, max_size=4))
 def test_the_cost_is_that_of_the_timeline(plan, times):
     stage_cost = pipelining.StageCost(times[0], times[1], update=times[2], load=times[3], save=times[3])
     cost = pipelining.plan_cost(plan, stage_cost)

@@ -1,4 +1,4 @@
-"""The plans of a table of cases are those of the files in `golden/`; `python test_golden.py` writes them anew."""
+"""The plans of a table of cases are equal to the files in `golden/`, which `python test_golden.py` writes."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ WITHIN = RecomputationMode.RecomputeAndBackpropagateInterleaved
 
 
 def cases():
-    """Each case by the name of its file."""
+    """Returns the plans of all cases by the names of their files."""
     return {
         "grouped_4x8": pipeline_plan(4, 8),
         "grouped_4x4_inference": pipeline_plan(4, 4, training=False),

@@ -1,4 +1,4 @@
-"""When micro-batches set out, ramps that are iterations of the steady loop, and instructions as text."""
+"""The starts of micro-batches, ramps that are iterations of the steady loop, and instructions as text."""
 
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ def test_interleaved_inference_sets_out_where_rotations_share_no_ipu(mapping, of
     order = order_of(INTERLEAVED, groups, training=False)
     assert order.offsets == offsets
     assert overlap_length(INTERLEAVED, mapping, training=False) == len(offsets)
-    if len(groups) == 8:  # Uneven offsets: the whole cycle.
+    if len(groups) == 8:  # Offsets are uneven, so the period is the whole cycle.
         assert order.period == (8, 2)
     assert order_of(INTERLEAVED, [[0], [1], [2]], training=True).offsets == (0, 2, 4)
 
@@ -73,8 +73,8 @@ def test_other_ramps_are_found_not_to_be():
     uneven = pipeline_plan(4, 4, INTERLEAVED, device_mapping=[0, 1, 0, 1], training=False)
     assert uneven.folded_ramps() is None
     plan = pipeline_plan(3, 12)
-    up, *others = plan.sections
-    assert replace(plan, sections=(replace(up, steps=up.steps[::-1]), *others)).folded_ramps() is None
+    ramp_up, *sections = plan.sections
+    assert replace(plan, sections=(replace(ramp_up, steps=ramp_up.steps[::-1]), *sections)).folded_ramps() is None
 
 
 _STAGES = st.integers(0, 500)
@@ -124,8 +124,8 @@ def test_other_text_is_refused_by_name(text):
 @given(INSTRUCTIONS, st.integers(0, 1000))
 def test_a_shift_moves_the_micro_batch_alone(instruction, by):
     moved = shifted(instruction, by)
-    before = micro_batch_of(instruction)
-    assert micro_batch_of(moved) == (None if before is None else before + by)
+    micro_batch = micro_batch_of(instruction)
+    assert micro_batch_of(moved) == (None if micro_batch is None else micro_batch + by)
     assert (type(moved), moved.stage, moved.part) == (type(instruction), instruction.stage, instruction.part)
 
 

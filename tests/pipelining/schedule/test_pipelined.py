@@ -1,4 +1,4 @@
-"""Plans of pipelines and phases: depths, sections, what is on the chip, and every fault of their arguments."""
+"""Plans of pipelines and phases: depths, sections, transfers, and all errors of their arguments."""
 
 import pytest
 
@@ -12,9 +12,9 @@ WITHIN = pipelining.RecomputationMode.RecomputeAndBackpropagateInterleaved
 
 
 def test_enums_have_the_members_of_the_contract():
-    numbers = {one.name: int(one) for one in pipelining.PipelineSchedule}
+    numbers = {member.name: int(member) for member in pipelining.PipelineSchedule}
     assert numbers == {"Grouped": 0, "Interleaved": 1, "Sequential": 2}
-    assert [one.name for one in pipelining.RecomputationMode] == ["Auto", THEN.name, WITHIN.name]
+    assert [member.name for member in pipelining.RecomputationMode] == ["Auto", THEN.name, WITHIN.name]
 
 
 @pytest.mark.parametrize("recompute", [None, pipelining.RecomputationMode.Auto])
@@ -48,7 +48,7 @@ def test_recomputation_stashes_inputs_in_all_stages_but_the_last(mode):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "mode"), [(GROUPED, THEN), (INTERLEAVED, THEN), (SEQUENTIAL, WITHIN)], ids=lambda one: one.name
+    ("schedule", "mode"), [(GROUPED, THEN), (INTERLEAVED, THEN), (SEQUENTIAL, WITHIN)], ids=lambda value: value.name
 )
 def test_auto_is_what_the_schedule_prefers(schedule, mode):
     plan = pipeline_plan(2, 4, schedule, recomputation_mode=pipelining.RecomputationMode.Auto)
@@ -144,7 +144,7 @@ def test_a_number_of_micro_batches_that_is_no_multiple_is_a_failed_precondition(
 def test_stage_options_are_recorded_in_their_order():
     options = pipelining.PipelineStageOptions({"b": "1", "a": "2"}, slice_options={"c": "3"})
     record = options.get_proto()
-    assert [(one.option, one.value) for one in record.convolution_options] == [("b", "1"), ("a", "2")]
+    assert [(option.option, option.value) for option in record.convolution_options] == [("b", "1"), ("a", "2")]
     assert record.matmul_options == ()
     assert options == pipelining.PipelineStageOptions({"b": "1", "a": "2"}, None, {"c": "3"})
     assert repr(options) == "PipelineStageOptions(convolution_options={'b': '1', 'a': '2'}, slice_options={'c': '3'})"
@@ -163,7 +163,7 @@ ALWAYS, AFTER_FORWARD, EACH = pipelining.Liveness
 
 
 def transfers(plan):
-    """All loads and saves of a plan, in their order."""
+    """Returns all loads and saves of a plan, in their order."""
     return [
         str(task.instruction)
         for _, _, step in plan.walk()
@@ -184,14 +184,14 @@ def test_parallel_phases_transfer_while_the_other_group_works():
     serial = plan_cost(serial_phases_plan([0] * 6, training=False, micro_batches=4), COST)
     parallel = plan_cost(parallel_phases_plan([0, 1] * 3, training=False, micro_batches=4), COST)
     assert serial.time == 4 * 6 * 2
-    assert parallel.time == 4 * 6 * 1 + 1  # The first load has nothing to hide behind.
+    assert parallel.time == 4 * 6 * 1 + 1  # Nothing overlaps with the first load.
 
 
 def test_one_phase_at_a_time_is_on_the_chip_and_the_rest_off_it():
     serial = plan_cost(serial_phases_plan([0] * 3), COST).ipus[0]
-    # Weights and gradients, and the activations of one phase.
+    # The weights, the gradients and the activations of one phase.
     assert (serial.weight_bytes, serial.stash_bytes) == (20, 100)
-    # Of each phase weights and gradients; the last one's activations never leave the chip.
+    # The weights and gradients of each phase. The activations of the last phase never leave the chip.
     assert serial.off_chip_bytes == 3 * 20 + 2 * 100
     shards = plan_cost(pipelining.sharded_plan([0] * 3), COST).ipus[0]
     assert (shards.weight_bytes, shards.stash_bytes, shards.off_chip_bytes) == (60, 300, 0)
@@ -218,15 +218,15 @@ def test_phases_that_stay_are_moved_less():
     always = serial_phases_plan([0] * 3, liveness=ALWAYS)
     assert transfers(always) == []
     assert "always live" in str(always)
-    found, shards = (plan_cost(each, COST).ipus[0] for each in (always, pipelining.sharded_plan([0] * 3)))
-    assert (found.weight_bytes, found.stash_bytes) == (shards.weight_bytes, shards.stash_bytes) == (60, 300)
-    assert found.off_chip_bytes == 0
+    phases, shards = (plan_cost(plan, COST).ipus[0] for plan in (always, pipelining.sharded_plan([0] * 3)))
+    assert (phases.weight_bytes, phases.stash_bytes) == (shards.weight_bytes, shards.stash_bytes) == (60, 300)
+    assert phases.off_chip_bytes == 0
     forward = serial_phases_plan([0] * 3, micro_batches=2, liveness=AFTER_FORWARD)
-    assert transfers(forward) == [f"{each}{batch}" for batch in range(2) for each in ("0SF", "1SF", "1LB", "0LB")]
-    found = plan_cost(forward, COST).ipus[0]
-    # At the end weights and gradients of all; of activations those of one phase at a time.
-    assert (found.weight_bytes, found.stash_bytes) == (60, 100)
-    assert found.off_chip_bytes == 2 * (20 + 100)  # The last phase never leaves.
+    assert transfers(forward) == [f"{text}{batch}" for batch in range(2) for text in ("0SF", "1SF", "1LB", "0LB")]
+    phases = plan_cost(forward, COST).ipus[0]
+    # At the end, the weights and gradients of all phases are on the chip, and the activations of one phase at a time.
+    assert (phases.weight_bytes, phases.stash_bytes) == (60, 100)
+    assert phases.off_chip_bytes == 2 * (20 + 100)  # The last phase never leaves the chip.
     for plan in (always, forward):
         pipelining.check_plan(plan)
 
@@ -243,15 +243,17 @@ def test_the_longer_phases_stay_the_more_is_on_the_chip_and_the_less_is_moved(ma
         pipelining.check_plan(plan)
         assert plan.phased
     rate = system_of("GC200").streaming_bytes_per_second
-    if make is serial_phases_plan:  # Three phases, each micro-batch: activations and sums away, and back with weights.
+    if (
+        make is serial_phases_plan
+    ):  # Each micro-batch saves activations and sums of three phases, and loads weights too.
         moved = 3 * 3 * (2 * (4e6 + 2e6) + 2e6)
         assert costs[1].transfer_share == pytest.approx(moved / rate / costs[1].time)
 
 
 def test_in_inference_phases_leave_after_forward_or_never():
-    each, forward, always = (
-        serial_phases_plan([0] * 3, training=False, liveness=one) for one in (EACH, AFTER_FORWARD, ALWAYS)
+    after_each, forward, always = (
+        serial_phases_plan([0] * 3, training=False, liveness=liveness) for liveness in (EACH, AFTER_FORWARD, ALWAYS)
     )
-    assert transfers(each) == transfers(forward) == ["0LF0", "1LF0", "2LF0"]
+    assert transfers(after_each) == transfers(forward) == ["0LF0", "1LF0", "2LF0"]
     assert transfers(always) == []
-    assert [plan_cost(plan, COST).ipus[0].weight_bytes for plan in (each, forward, always)] == [10, 10, 30]
+    assert [plan_cost(plan, COST).ipus[0].weight_bytes for plan in (after_each, forward, always)] == [10, 10, 30]
