@@ -57,18 +57,19 @@ def of_python(source: str, base_names: set[str], name: str = "tensorflow_ipu/mod
     """Yields the line and text of each finding in a Python source. Tests may have any docstrings and names."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             text = ast.get_docstring(node) or ""
             line = node.body[0].lineno if text else 0
             yield from stale_files(line, text, base_names)
             if not name.startswith("tests/") and (first := HEADLESS.match(text)):
                 yield line, f"the docstring begins with `{first[0]}`: begin with a verb, or with the noun of a property"
-        if isinstance(node, ast.Name) and node.id == "_" and isinstance(node.ctx, ast.Load):
-            yield node.lineno, "`_` is read: give the value a name"
-        assigned = node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else None
-        assigned = node.arg if isinstance(node, ast.arg) else assigned
-        if assigned and EMPTY_NAMES.fullmatch(assigned) and not name.startswith("tests/"):
-            yield node.lineno, f"the name `{assigned}` says nothing of what it holds"
+        if isinstance(node, (ast.Name, ast.arg)):
+            identifier = node.id if isinstance(node, ast.Name) else node.arg
+            is_read = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+            if identifier == "_" and is_read:
+                yield node.lineno, "`_` is read: give the value a name"
+            if EMPTY_NAMES.fullmatch(identifier) and not is_read and not name.startswith("tests/"):
+                yield node.lineno, f"the name `{identifier}` says nothing of what it holds"
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield from stale_files(token.start[0], token.string, base_names)
