@@ -49,7 +49,7 @@ def main() -> None:
             findings += [f"{name}:{line}: {finding}" for line, finding in of_python(path.read_text(), base_names, name)]
         elif path.suffix in (".cc", ".h"):
             findings += [f"{name}:{line}: {finding}" for line, finding in of_cpp(path.read_text(), base_names)]
-    print("\n".join(findings))
+    print(*findings, sep="\n", end="\n" if findings else "")
     sys.exit(bool(findings))
 
 
