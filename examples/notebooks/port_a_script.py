@@ -171,4 +171,4 @@ print(
 # ## More on porting
 #
 # * [Code that was written for IPUs](../../docs/porting.md): Keras 2, old names of other packages, and a list of all names.
-# * [From the SDK's guide](../../docs/from_the_sdk.md): the pages that correspond to each chapter of the guide.
+# * [The SDK's guide, chapter by chapter](../../docs/from_the_sdk.md): the pages here for each chapter.
