@@ -10,7 +10,7 @@ STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 JOBS := $(or $(MAX_JOBS),$(shell nproc 2>/dev/null || echo 2))
 export PORTABLE ?= 1
-WORKERS ?= 3  # The number of processes that run tests. Each imports TensorFlow, and sometimes waits.
+WORKERS ?= 3  # The number of processes that run tests.
 
 # The tests of `make test-numbers`: fast tests that compare many results with TensorFlow's.
 NUMBERS := keras/model/test_plain_steps.py keras_layers/test_counterparts.py keras_layers/test_rnn.py loops \
@@ -23,8 +23,8 @@ SOURCES := CMakeLists.txt setup.py pyproject.toml MANIFEST.in README.md LICENSE 
 	\( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.jinja' -o -name '*.css' -o -name '*.js' -o -name names.txt -o -name py.typed \)))
 CPP := $(sort $(shell find tensorflow_ipu tests -type f \( -name '*.cc' -o -name '*.h' \)))
 
-# The sources that use annotated locks, and their tests, which instantiate their templates. Clang-tidy reports the compiler's
-# warnings, but requires at least one check.
+# Clang-tidy checks the annotations of locks in these sources. It also reads their tests, which instantiate the templates. The
+# annotations are checked by warnings of the compiler, but clang-tidy requires at least one check of its own.
 CORE := $(filter $(foreach folder,queues collectives numerics support,tensorflow_ipu/kernels/$(folder)/%.cc) tests/core/%.cc,$(CPP))
 TIDY := -*,bugprone-unused-raii,clang-diagnostic-*
 
@@ -70,7 +70,7 @@ build/sources.txt: FORCE
 	@echo '$(SOURCES)' | cmp -s - $@ || echo '$(SOURCES)' > $@
 
 # setup.py compiles before pip is called, because pip would hide the output of the compiler.
-# The wheel excludes TensorFlow's libraries. Its tag names the C library that the other ones need.
+# `auditwheel` leaves TensorFlow's libraries out of the wheel, and adds the required C library to the wheel's tag.
 $(WHEEL)/.stamp: $(STAMPS)/environment $(SOURCES) build/sources.txt
 	@$(BIN)/python setup.py --quiet build_kernels
 	@rm -rf $(WHEEL)
@@ -87,7 +87,7 @@ $(STAMPS)/test $(STAMPS)/examples: $(STAMPS)/%: $(STAMPS)/package setup.py
 	@$(PIP) install 'tensorflow-ipu[cpu,$*]'
 	@touch $@
 
-# These do not depend on the package, because checks of the sources need no kernels.
+# Lint and docs do not depend on the package, because they only read the sources.
 $(STAMPS)/lint $(STAMPS)/docs: $(STAMPS)/%: $(STAMPS)/environment
 	@$(PIP) install --group $*
 	@touch $@
@@ -119,11 +119,11 @@ core-test: $(VENDORED)/.stamp
 PYTEST = mkdir -p build/test-run && cd build/test-run && PYTHONSAFEPATH=1 '$(CURDIR)/$(BIN)/python' -m pytest \
 	-c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' -p no:cacheprovider -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-# Tests of whole programs, which take long: scripts of 2021 compared with plain TensorFlow, random programs, programs without
-# the package, notebooks and the documentation.
+# Slow tests of whole programs: scripts of 2021 compared with plain Keras 2, random programs, plain TensorFlow with the package
+# imported, notebooks and the documentation.
 PROGRAMS = scripts generated plain docs test_notebooks.py
 
-# All but the first of these run with both versions of Keras.
+# The tests that run with Keras 2. All but `keras2` also run with Keras 3, in `make test`.
 OF_KERAS_2 = keras2 keras_layers/test_sequences.py seam/test_keras_seam.py analysis/test_precision_report.py
 
 test: core-test $(STAMPS)/test

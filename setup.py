@@ -1,4 +1,4 @@
-"""The build of `tensorflow_ipu`: setuptools, and one command more, which builds the kernel library."""
+"""Builds `tensorflow_ipu` with setuptools, which gets an additional command that builds the kernel library."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from build_tools import kernels
 
 
 class BuildKernels(Command):
-    """Brings the kernel library in the source tree up to date."""
+    """Updates the kernel library in the source tree."""
 
     description = "build the C++ kernels against the installed TensorFlow"
     user_options: ClassVar[list[tuple[str, str, str]] | list[tuple[str, str | None, str]]] = []
 
     def initialize_options(self) -> None:
-        """Does nothing: there are no options."""
+        """Does nothing, because the command has no options."""
 
     def finalize_options(self) -> None:
-        """Does nothing: there are no options."""
+        """Does nothing, because the command has no options."""
 
     def run(self) -> None:
-        """Builds the library, or says in words why not."""
+        """Builds the library; raises CompileError with the reason if that fails."""
         try:
             kernels.build()
         except kernels.KernelBuildError as exc:
@@ -36,10 +36,10 @@ class BuildKernels(Command):
 
 
 class BuildPackage(build_py):
-    """Builds the kernel library before it gathers the package, of which the library is data."""
+    """Collects the files of the package after building the kernel library, which is one of them."""
 
     def run(self) -> None:
-        """Gathers the package afresh, so that a module that was deleted leaves the wheel too."""
+        """Collects the files in an empty folder, so that the wheel contains no deleted modules."""
         self.run_command("build_kernels")
         if not self.editable_mode:
             shutil.rmtree(self.build_lib, ignore_errors=True)
@@ -47,31 +47,31 @@ class BuildPackage(build_py):
 
 
 class NativeDistribution(Distribution):
-    """A distribution that goes where native ones go, though setuptools knows of no extension module in it."""
+    """A distribution that setuptools installs as a native one, although it has no extension modules."""
 
     def has_ext_modules(self) -> bool:
-        """Says so, on behalf of the kernel library."""
+        """Returns True, because the kernel library is native code too."""
         return True
 
 
 class BuildWheel(bdist_wheel):
-    """A wheel for one platform and every Python: the library is native, and does not use Python's ABI."""
+    """A wheel for one platform and all versions of Python: the kernel library does not use Python's ABI."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """Names no Python ABI, and the platform of the machine that builds."""
+        """Returns the tag for any Python 3, no Python ABI, and the platform of this machine."""
         _, _, platform = super().get_tag()
         return "py3", "none", platform
 
 
 def extras(release: str) -> dict[str, list[str]]:
-    """What the extras install beside a release of TensorFlow."""
+    """Returns the requirements of each extra, for a release of TensorFlow."""
     return {
-        # TensorFlow is an extra, since its CPU and GPU wheels are two packages that must not meet.
+        # TensorFlow is an extra, because `tensorflow-cpu` and `tensorflow` cannot be installed together.
         "cpu": [f"tensorflow-cpu~={release}.0", "tensorflow-ipu[keras]"],
         "gpu": [f"tensorflow~={release}.0", "tensorflow-ipu[keras]"],
-        # `tf_keras` asks for the package `tensorflow`; beside `tensorflow-cpu` it is installed with `--no-deps`.
+        # `tf_keras` requires `tensorflow`. To use it with `tensorflow-cpu`, install it with `--no-deps`.
         "keras2": [f"tf_keras~={release}.0"],
-        # As in `keras/_version.py`. Keras 3.12 is the last for Python 3.10.
+        # The same versions as in `keras/_version.py`. Keras 3.12 is the last release for Python 3.10.
         "keras": ["keras>=3.12,<3.13; python_version < '3.11'", "keras>=3.15,<3.16; python_version >= '3.11'"],
         "test": [
             "argcomplete>=3.5",
@@ -84,10 +84,10 @@ def extras(release: str) -> dict[str, list[str]]:
             "pytest>=8.4",
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
-            "selenium>=4.30",  # Tests of the site, where Chromium and chromedriver are.
-            "setuptools>=77",  # Tests run `setup.py`, and a Python comes with what setuptools was when it was made.
+            "selenium>=4.30",  # For tests of the site, on machines with Chromium and chromedriver.
+            "setuptools>=77",  # For tests that run `setup.py`; Python may include an older version.
             "tensorboard>=2.20",
-            "tensorflow-probability>=0.25",  # Which programs of 2021 draw from.
+            "tensorflow-probability>=0.25",  # For scripts of 2021 that sample from distributions.
             "tensorflow-ipu[examples]",
             "tensorflow-ipu[mpi]",
         ],
@@ -100,8 +100,8 @@ def extras(release: str) -> dict[str, list[str]]:
 os.chdir(Path(__file__).resolve().parent)
 RELEASE = kernels.release()
 setup(
-    # The last number says which TensorFlow the kernels are for. PyPI takes no `0.1.0+tf2.21`; and by a number pip finds the
-    # wheel that fits a TensorFlow that is asked for with it.
+    # The last number is the release of TensorFlow: `0.1.0.221` for 2.21. PyPI does not accept `0.1.0+tf2.21`. If a user
+    # also requests a version of TensorFlow, pip can select the wheel for this version.
     version=f"0.1.0.{RELEASE.replace('.', '')}",
     extras_require=extras(RELEASE),
     distclass=NativeDistribution,

@@ -216,7 +216,7 @@ def build() -> None:
 
 
 def _is_current(record: str) -> bool:
-    """Returns True if the source tree has this record, and the complete library that it describes."""
+    """Returns True if the build info in the source tree equals `record`, and the library has the digest in it."""
     try:
         digest = hashlib.sha256(LIBRARY.read_bytes()).hexdigest()
         return BUILD_INFO.read_text() == record and json.loads(record)["sha256"] == digest

@@ -1,8 +1,8 @@
 """Tests the package with the newest pre-releases of TensorFlow and Keras, or with `TENSORFLOW=2.20`: `make test-next`.
 
 The script copies the sources into `build/next/`, removes the limits on versions from the copy, installs a separate
-environment, builds the package, and runs the tests of the seam and then all tests. It prints each function of the seam in
-which tests failed, with their number. The result shows the cost of an upgrade.
+environment, builds the package, and runs the tests of the seam and then all tests. For each function of the seam, it prints
+how many tests failed in it. The result shows the cost of an upgrade.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ SOURCES = FOLDER / "sources"
 PYTHON = FOLDER / "environment" / "bin" / "python"
 SEAM_TESTS = ("tests/seam", "tests/test_patches.py", "tests/test_imports.py")
 _SEAM = re.compile(r"tensorflow_ipu/(_tensorflow/\w+|keras/_keras\w+)\.py:(\d+)(?:: in (\w+))?")
-# These replace the flags of `tests/conftest.py`. Later releases do not support one of those, and XLA then ends the process.
+# These flags replace those of `tests/conftest.py`. XLA aborts if it does not know a flag, and later releases lack
+# `--xla_cpu_use_fusion_emitters`.
 _XLA_FLAGS = "--xla_cpu_parallel_codegen_split_count=1 --xla_backend_optimization_level=0"
 # The packages to try, in order of preference. TensorFlow's pre-releases for CPUs have had several names.
 RELEASE = os.environ.get("TENSORFLOW", "")

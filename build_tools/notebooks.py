@@ -29,7 +29,7 @@ def notebook_of(script: Path) -> nbformat.NotebookNode:
     """Returns the notebook of a script, without outputs."""
     notebook = jupytext.read(script, fmt="py:percent")
     for index, cell in enumerate(notebook.cells):
-        cell.id = f"{script.stem}-{index}"  # Instead of a random id, which would change the file in each build.
+        cell.id = f"{script.stem}-{index}"  # A random id would change the file in each build.
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},

@@ -61,7 +61,7 @@ def moves_of(call: Callable[[], object]) -> Counter[str]:
 
 
 def trips() -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yields names and calls: first and later runs, epochs of `fit`, and pipelines of two products."""
+    """Yields the name and the call of each trip: a run, a `fit`, and a pipeline, each for the first time and again."""
     strategy = ipu.IPUStrategy()
     double = tf.function(lambda x: x * 2, jit_compile=True)
     for when in ("first", "later"):

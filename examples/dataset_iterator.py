@@ -35,7 +35,7 @@ with strategy.scope():
 
     for begin in range(0, STEPS, STEPS_PER_EXECUTION):
         strategy.run(train, args=(STEPS_PER_EXECUTION, iterator, losses))
-        # The queue yields the elements since it was last read: one loss for each step of this run.
+        # The queue yields the elements that have not been read yet: one loss for each step of this run.
         new_losses = [float(loss) for loss in losses]
         steps = f"steps {begin} to {begin + len(new_losses) - 1}"
         print(f"{steps}: mean loss {np.mean(new_losses):.4f}")

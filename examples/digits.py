@@ -184,7 +184,7 @@ def main():
         parser.error(f"--batch-size must be at most {len(training_images)}, the number of training images")
     training, training_steps = training_dataset(training_images, training_labels, arguments.batch_size)
     test, test_steps = test_dataset(test_images, test_labels, arguments.batch_size)
-    sys.stdout.reconfigure(line_buffering=True)  # Without this, a pipe gets no lines before the end.
+    sys.stdout.reconfigure(line_buffering=True)  # Prints each line at once, also to a pipe.
     print(f"{len(training_images)} images to train on, {len(test_images)} for the test; compiling ...")
 
     config = ipu.IPUConfig()

@@ -54,7 +54,7 @@ def compiled():
 
 
 def make_program(table, library):
-    """Returns a program of keys and of the highest permitted total; it returns the total of a replica."""
+    """Returns a program of `keys` and `limit`. Each replica returns its total, and fails if the total is above `limit`."""
 
     @tf.function(jit_compile=True)
     def program(keys, limit):

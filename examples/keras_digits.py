@@ -124,7 +124,7 @@ def main():
             f" of {UPDATE // replicas}" + (f" that {fill} divides, to fill {stages} stages" if stages > 1 else "")
         )
 
-    sys.stdout.reconfigure(line_buffering=True)  # Without this, a pipe gets no lines before the end.
+    sys.stdout.reconfigure(line_buffering=True)  # Prints each line at once, also to a pipe.
     model, (losses, accuracies) = train_on_ipus(replicas, accumulate, stages, arguments.epochs)
     describe(model, replicas, accumulate, stages)
 

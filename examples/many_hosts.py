@@ -11,7 +11,7 @@
     gradient  ---- sum over the two, then over the workers ---->  gradient
     the same update                      the same update
 
-All workers always have the same weights and losses. A single process has the same ones.
+All workers always have the same weights and losses. A single process gets these weights and losses too.
 """
 
 import os

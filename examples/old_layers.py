@@ -1,7 +1,7 @@
 """Trains a recurrent layer of TensorFlow 1's style in a session, to predict the sign of sums of sequences.
 
-A `BufferDataset` drops elements that do not fill a run. At the end, the weights are rounded to eight bits to measure the
-error.
+A `BufferDataset` drops the last elements if they are too few for a run. At the end, the weights are rounded to eight bits to
+measure the error.
 """
 
 import os

@@ -64,7 +64,7 @@ def train(ipus, batch, accumulated, images, labels):
         model = make_model()
         variables = [
             weight.value for weight in model.trainable_variables
-        ]  # Old optimizers need TensorFlow's variables.
+        ]  # Optimizers of TensorFlow 1 need TensorFlow's variables, not Keras's.
         # Computes the mean of the gradients over the batches of an update, and then over the replicas.
         optimizer = optimizers.CrossReplicaGradientAccumulationOptimizerV2(
             tf.compat.v1.train.MomentumOptimizer(0.1, 0.9), accumulated, reduction_method="mean"

@@ -17,7 +17,7 @@ PIXELS, CODE = 64, 8
 def make_program(strategy: ipu.IPUStrategy, steps: int) -> tuple[tf.function, ipu.IPUInfeedQueue]:
     """Returns a training program with its encoder on IPU 0 and its decoder on IPU 1, and the queue that it reads."""
     rng = np.random.default_rng(1)
-    images = rng.normal(size=[256, CODE]) @ rng.normal(size=[CODE, PIXELS]) / 8  # Images that a code determines.
+    images = rng.normal(size=[256, CODE]) @ rng.normal(size=[CODE, PIXELS]) / 8  # Each image depends on `CODE` numbers.
     dataset = tf.data.Dataset.from_tensor_slices(tf.cast(images, tf.float32)).batch(32, drop_remainder=True).repeat()
     with strategy.scope():
         encode = tf.Variable(tf.random.stateless_normal([PIXELS, CODE], [1, 2], stddev=0.3))

@@ -12,7 +12,7 @@ outfeed = ipu.IPUOutfeedQueue()
 
 
 def body(total, x):
-    """Runs one iteration, for the result of the previous one and the next element of the dataset."""
+    """Runs one iteration. `total` is the result of the previous one, and `x` is the next element of the dataset."""
     total += x
     outfeed.enqueue({"element": x, "total": total})
     return total
@@ -26,11 +26,11 @@ def program():
 
 strategy = ipu.IPUStrategy()
 with strategy.scope():
-    # The access starts to read the dataset. Its value is not needed.
+    # Accessing `initializer` starts to read the dataset. The value is not needed.
     infeed.initializer  # noqa: B018
     total = strategy.run(program)
     print("sum of the first ten numbers:", float(total))
-    # A dict like the enqueued ones. Each of its tensors has ten stacked results.
+    # A dict with the keys of the enqueued ones. Each tensor in it has ten stacked results.
     results = outfeed.dequeue()
     print("elements:", results["element"].numpy())
     print("totals so far:", results["total"].numpy())

@@ -77,7 +77,7 @@ def main():
     keras.utils.set_random_seed(SEED)
     sentences, languages, words = make_data(2048 + 512)
     training, test = slice(2048), slice(2048, None)
-    sys.stdout.reconfigure(line_buffering=True)  # Without this, a pipe gets no lines before the end.
+    sys.stdout.reconfigure(line_buffering=True)  # Prints each line at once, also to a pipe.
     print(f"{len(words)} words, such as {' '.join(words[number - 1] for number in sentences[0] if number)}")
 
     config = ipu.IPUConfig()

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     import tensorflow_ipu as ipu
 
-# Objects of imports live forever, and the collector would visit them thousands of times until all tests are collected.
+# Imported objects are never freed. The garbage collector would visit them thousands of times while tests are collected.
 gc.disable()
 
 # If scikit-learn is installed, Keras imports it for its wrappers, which takes a second. Keras works without it, so its
@@ -51,7 +51,7 @@ sys.modules.setdefault(_SKIPPED_PACKAGE, None)  # pyright: ignore[reportArgument
 
 # The name of the threads that read datasets, from `pump.cc`.
 PUMP_THREADS = "ipu-pump"
-# Threads of other packages that never end on purpose.
+# Threads of other packages that are meant to run until the process ends.
 LASTING_THREADS = ("tqdm_monitor", "pydevd", "pytest_timeout")
 DEADLINE = 60.0  # Seconds.
 

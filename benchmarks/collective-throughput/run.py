@@ -25,7 +25,7 @@ BATCH, FEATURES, HIDDEN, CLASSES = 32, 784, 128, 10
 
 
 def repeats(size: int) -> int:
-    """Returns the number of all-reduces that take long enough to be measured."""
+    """Returns a number of all-reduces that together take long enough to be measured."""
     return max(5, min(500, (1 << 22) // size))
 
 

@@ -28,7 +28,7 @@ BEHAVIOURS: dict[str, dict[str, Any]] = {
 
 
 def configured(model: Model, behaviour: dict[str, Any]) -> Callable[[], object]:
-    """Returns a function that configures the behaviour and runs a new program, which its first call traces."""
+    """Returns a function that configures the behaviour and runs a new program. The first call traces the program."""
 
     def configure() -> None:
         config = IPUConfig()

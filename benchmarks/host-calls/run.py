@@ -1,4 +1,4 @@
-"""Measures calls of the host in a loop: host kernels, checks, a user's C++ function, and parts that the host runs."""
+"""Measures calls of the host in a loop: host kernels, assertions, a user's C++ function, and outside compilation."""
 
 from __future__ import annotations
 

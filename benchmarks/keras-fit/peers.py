@@ -18,7 +18,7 @@ ENVIRONMENT = {**os.environ, "KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "0"}
 PEER = pathlib.Path(__file__).with_name("peer.py")
 WAYS = {"eager": "PyTorch", "compiled": "PyTorch, compiled", "jax": "JAX"}
 PACKAGES = {"PyTorch": ("torch", ("eager", "compiled")), "JAX": ("jax, keras", ("jax",))}
-TARGETS = {"resnet-20": 0.8, "lstm": 0.8, "masked-gru": 0.8}  # The largest share of PyTorch's time; others: 1.0.
+TARGETS = {"resnet-20": 0.8, "lstm": 0.8, "masked-gru": 0.8}  # Limits relative to PyTorch's time. Others: 1.0.
 
 
 class Peer:

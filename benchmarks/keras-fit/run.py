@@ -24,7 +24,7 @@ TYPES = ("float16", "mixed_float16")
 
 
 class Target(NamedTuple):
-    """The largest share of the time of the fastest of some ways that a step in the scope may take."""
+    """The limit for the time of a step in the scope, relative to the time of the fastest of `ways`."""
 
     ways: tuple[str, ...]
     limit: float
@@ -127,7 +127,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def warm_up() -> None:
-    """Trains a small network in each way, so that TensorFlow, Keras and XLA create their objects of the process."""
+    """Trains a small network in each way, so that no measurement includes the start of TensorFlow, Keras and XLA."""
     network = NETWORKS["small-convolutions"]
     for way in (PLAIN, JIT, OURS):
         fit_of(network, Contestant(way, 1), network.arrays(2))()
@@ -203,7 +203,7 @@ class Types:
 
 
 def second_fit() -> None:
-    """Prints the times from the call of a second `fit` of the MLP to the begin and the end of its first batch."""
+    """Prints the times from the call of a second `fit` of the MLP to the start and to the end of its first batch."""
     network = NETWORKS["mlp"]
     data = network.arrays(500)
     model = model_of(network, Contestant(OURS, 1))

@@ -100,7 +100,7 @@ def embeddings(*cases: tuple[tuple[int, int], int]) -> Iterator[Layer]:
 
 
 def normalizations(*sizes: tuple[int, ...]) -> Iterator[Layer]:
-    """Batch normalization as one operation."""
+    """Yields batch normalizations, each as one operation."""
 
     def normalized(x: Any, scale: Any, offset: Any) -> Any:
         return tf.compat.v1.nn.fused_batch_norm(x, scale, offset, is_training=True)[0]

@@ -27,8 +27,8 @@ from tensorflow_ipu.programs import _host_kernels
 LOOP, LONGEST_LOOP = 4, 256  # The smallest and the largest number of steps in a loop.
 ENOUGH = 0.01  # The seconds that a loop should take at least, so that the time of the call does not matter.
 NEAR = 1.05  # The default counts as the fastest way if it takes at most this many times as long.
-HOPELESS = 2.5  # A way that takes this many times as long as the fastest is not measured again
-SURE = 4  # after this many rounds, or after the first if a call takes LONG seconds.
+HOPELESS = 2.5  # A way that takes at least this many times as long as the fastest one is dropped.
+SURE = 4  # Ways are dropped after this many rounds, or after the first one if a call takes `LONG` seconds.
 LONG = 0.2
 DEVICE = "/device:IPU:0"
 WAYS = ("XLA", "rewritten", "host", "default")
@@ -54,7 +54,7 @@ class Contest(NamedTuple):
 
     Attributes:
       calls: A function that runs a number of steps, for each way with a distinct program.
-      same: For each way the first way with the same program.
+      same: For each way, the first way with the same program.
     """
 
     calls: dict[str, Call]
@@ -86,14 +86,14 @@ def contest(layer: Layer, loop: bool) -> Contest:
                 code = instructions(programs.Program.trace(program, arguments, {}, DEVICE, strategy.extended.target))
         same[way] = next((earlier for earlier in codes if codes[earlier] == code), way)
         codes.setdefault(same[way], code)
-        # If a strategy runs XLA's program too, use the strategy's call for it, so that all calls have the same overhead.
+        # If a strategy has the same program as XLA, measure the strategy's call, so that all calls have the same overhead.
         if same[way] == way or same[way] == "XLA":
             calls[same[way]] = functools.partial(run, strategy, program, values)
     return Contest(calls, same)
 
 
 def run(strategy: ipu.IPUStrategy | None, program: Any, values: list[Any], count: int) -> object:
-    """Runs `count` steps, without a strategy in plain TensorFlow."""
+    """Runs `count` steps, in plain TensorFlow if `strategy` is None."""
     arguments = (tf.constant(count), *values)
     return program(*arguments) if strategy is None else strategy.run(program, arguments)
 
@@ -143,7 +143,7 @@ class Row(NamedTuple):
 
     Attributes:
       times: Microseconds of a step for each way.
-      chosen: The way that has the program of the default; "default" if no other way has it.
+      chosen: The first way with the same program as the default; "default" if no other way has this program.
     """
 
     layer: str

@@ -50,7 +50,7 @@ class Settings:
       offloaded: True if the optimizer's slots are in streaming memory, divided among the replicas.
       sequential: True if all stages are on one IPU and run in turn.
       adaptive: True for an optimizer with two moments, as LAMB has; False for momentum.
-      per_sample: The published number of samples for each of ours, such as the sequences of a pack.
+      per_sample: The number of published samples in a sample of the program, such as 2 sequences in a pack.
     """
 
     ipus: int

@@ -20,7 +20,7 @@ _MODELS: dict[str, Callable[[], Trained]] = {
     "bert-large": lambda: Trained(
         lambda: models.bert([3] * 8, 1024, 16, 128, 20, 8),
         Settings(8, 8, [0.15, *[0.25] * 7, 0.15], offloaded=True, adaptive=True),
-        504,  # The supported number for nine stages that is nearest to 510.
+        504,  # The published 510 micro-batches, rounded to a number that nine stages support.
     ),
 }
 

@@ -205,7 +205,10 @@ def through_a_program(places: Places, wait_first: bool = False) -> list[float]:
 
 
 def dequeued(outfeed: ipu.IPUOutfeedQueue, wait_first: bool) -> list[float]:
-    """Returns the microseconds to each element that this thread waited for, or those of each call with `wait_first`."""
+    """Returns the microseconds from the enqueue of each element that this thread waited for until its dequeue.
+
+    With `wait_first`, returns the microseconds of each call instead.
+    """
     assert outfeed._feed is not None
     number = outfeed._feed.number
     latencies = []

@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "keras-fit"
 
 from networks import NETWORKS, keras, pipelined
 
-BATCHES = 8  # The smallest number of micro-batches per update for the default schedule with four stages.
+BATCHES = 8  # The default schedule with four stages needs at least this many micro-batches per update.
 
 network, stages = NETWORKS[sys.argv[1]], sys.argv[2]
 if stages == "plain":

@@ -29,7 +29,7 @@ _UNLISTED_MODULES = ("multi_worker_strategy", "strategy")
 # A link of a page in docs/ to a file or folder outside of it.
 _OUTSIDE = re.compile(r"\]\(\.\./(examples/\w+|benchmarks/[\w-]+|CHANGELOG)(?:\.py|\.md|/README\.md|/)?(?=[)#])")
 _IDENTIFIER = re.compile(r"[a-z]_[a-z]|[a-z][A-Z]|[A-Z]{2}[a-z]")
-# Weights in the search: these pages are listed after the pages of docs/.
+# Weights in the search. With weights below 1, these pages are listed after the pages of docs/.
 _BOOSTS = {"CHANGELOG": 0.2, "benchmarks": 0.2, "examples": 0.4, "names": 0.5, "notebooks/": 0.5, "reference": 0.5}
 # Elements of a notebook that the search ignores: outputs of cells, and the button that copies a cell, which repeats its text.
 _UNSEARCHED = re.compile(r'tabindex="0">\n<pre|<(?:span class="notice"|div class="clipboard-copy-txt")')

@@ -1,4 +1,4 @@
-"""Draws the pictures of `pipeline_plans.md` anew, beside this file."""
+"""Draws the pictures of `pipeline_plans.md`, and stores them in the folder of this file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODES = (
 
 
 def main() -> None:
-    """Draws all of them."""
+    """Draws all pictures."""
     pipelining.draw_plan(pipeline_plan(4, 16), HERE / "plan_grouped.png", COST)
     schedules = [pipeline_plan(3, 6, schedule) for schedule in PipelineSchedule]
     pipelining.draw_plans(schedules, HERE / "plan_schedules.png", COST)

@@ -1,4 +1,4 @@
-"""Draws `report.png` of `machine.md` anew, beside this file: the page of a pipeline's report, as Chromium shows it."""
+"""Draws `report.png` of `machine.md`: a screenshot of the page of a pipeline's report. Stores it beside this file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import tensorflow_ipu as ipu
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SIZE = 1180, 2840
-COLOURS = 192  # Enough for what is flat, and a quarter of the size.
+COLOURS = 192  # Few colours are enough for flat areas, and make the file four times smaller.
 
 
 def make_report() -> ipu.machine.Report:
-    """The report of a model of twelve layers in four stages."""
+    """Returns the report on a model of twelve layers in four stages."""
     config = ipu.IPUConfig()
     config.auto_select_ipus = 4
     config.configure_ipu_system()
@@ -35,7 +35,7 @@ def make_report() -> ipu.machine.Report:
 
 
 def main() -> int:
-    """Makes the report and its page, and has a browser draw that."""
+    """Saves the page of the report, takes its screenshot in a browser, and returns the exit status."""
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
         print(f"no browser: install one of {', '.join(BROWSERS)}", file=sys.stderr)  # noqa: T201

@@ -38,8 +38,9 @@ strategy
 # %% [markdown]
 # Create models, optimizers and metrics **inside the scope** of the strategy. Everything else is plain Keras.
 #
-# With `steps_per_execution=40`, one run of the program executes 40 steps. The IPU waits for Python only between runs, so many
-# steps per run are fast. The shapes of a program are fixed, so all batches must be full: 1,600 images are 40 batches of 40.
+# With `steps_per_execution=40`, one run of the program executes 40 steps. The IPU waits for Python only between runs, so
+# training is faster with many steps per run. The shapes of a program are fixed, so all batches must be full: 1,600 images are
+# 40 batches of 40.
 
 # %%
 with strategy.scope():
@@ -76,7 +77,7 @@ print(f"{accuracy:.0%} of the other digits are right")
 #
 # * An **infeed** is a queue of data for the program. Inside the scope, `iter(dataset)` creates one.
 # * An **outfeed** is a queue of results. You can read it while the program runs, or afterwards.
-# * The loop over `tf.range` runs on the device. If the number of steps is a tensor, another number needs no new program.
+# * The loop over `tf.range` runs on the device. If the number of steps is a tensor, it can change without a new compilation.
 
 # %%
 with strategy.scope():

@@ -101,9 +101,9 @@ print(
 # ## Two stages
 #
 # A model that is too large for one IPU is split into stages, and each IPU has the layers of one stage. While IPU 1 works on one
-# batch, IPU 0 works on the next one. An update uses the gradients of several **micro-batches**. At the begin and the end of an
-# update, some IPUs wait. With more micro-batches, this time is a smaller share. It also depends on the schedule.
-# `compare_plans` compares all schedules, here for two stages that take equally long and eight micro-batches:
+# batch, IPU 0 works on the next one. An update uses the gradients of several **micro-batches**. At the start and the end of an
+# update, some IPUs wait. The share of this time is smaller with more micro-batches, and depends on the schedule.
+# `compare_plans` compares all schedules, here for eight micro-batches and two stages that take equally long:
 
 # %%
 pipelining.compare_plans(2, 8, recompute=False)

@@ -51,7 +51,7 @@ print(f"{model.count_params():,} weights")
 # %% [markdown]
 # ## Report on the model
 #
-# `ipu_report` traces a training step for batches of 4, and predicts its memory and time on a GC200, the IPU of a Pod4 to Pod64.
+# `ipu_report` traces a training step for batches of 4. It predicts the memory and time on a GC200, the IPU of Pod4 to Pod64.
 # The `repr` of the report is a summary:
 
 # %%

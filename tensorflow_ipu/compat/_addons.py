@@ -1,4 +1,4 @@
-"""Replacements for the names of `tensorflow_addons` that programs for IPUs use; that package no longer installs."""
+"""Replacements for the names of `tensorflow_addons` that programs for IPUs use. That package is no longer maintained."""
 
 from __future__ import annotations
 
@@ -164,9 +164,9 @@ class InstanceNormalization(keras.layers.GroupNormalization):
 class WeightNormalization(keras.layers.Wrapper):
     """Trains the length `g` and the direction `v` of a layer's kernel separately: `g * v / |v|` for each output.
 
-    The first call initializes `g`. With `data_init`, it sets `g` and the bias so that the outputs for its batch have
-    mean 0 and variance 1, if `|v|` is 1. Without `data_init`, it sets `g` to `|v|`. A recurrent layer is normalized in
-    its recurrent kernel.
+    The first call initializes `g`. With `data_init`, it also sets the bias: the outputs for the first batch then have
+    mean 0 and variance 1, if `|v|` is 1. Without `data_init`, `g` is set to `|v|`. In a recurrent layer, `g` and `v`
+    are of the recurrent kernel.
     """
 
     def __init__(self, layer: tf.keras.layers.Layer, data_init: bool = True, **kwargs: Any) -> None:
@@ -243,11 +243,11 @@ class WeightNormalization(keras.layers.Wrapper):
                 self.layer.activation = activation
         mean, variance = tf.nn.moments(outputs, list(range(outputs.shape.rank - 1)))
         scale = tf.math.rsqrt(variance + 1e-10)
-        # A recurrent kernel has columns for each gate; the gates of a unit share the scale of its output.
+        # A recurrent kernel has a column per gate and unit. All gates of a unit get the scale of the unit's output.
         return [self.g * tf.tile(scale, [depth // (outputs.shape[-1] or 1)]), -mean * scale][:count]
 
     def _call_with(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        """Calls the layer with the tensor `kernel` in place of the variable."""
+        """Calls the layer with the tensor `kernel` in place of the kernel variable."""
         if environment.uses_keras_2():
             attributes = vars(self._holder)
             variable = attributes[self._kernel_name]
@@ -290,7 +290,7 @@ def gelu(x: tf.Tensor, approximate: bool = True) -> tf.Tensor:
 def sigmoid_focal_crossentropy(
     y_true: tf.Tensor, y_pred: tf.Tensor, alpha: float = 0.25, gamma: float = 2.0, from_logits: bool = False
 ) -> tf.Tensor:
-    """Returns the focal loss: the cross-entropy with small weights for well-predicted examples, over the last axis."""
+    """Returns the sum over the last axis of a cross-entropy in which well-predicted examples have small weights."""
     predicted = tf.convert_to_tensor(y_pred)
     true = tf.cast(y_true, predicted.dtype)
     entropy = keras.backend.binary_crossentropy(true, predicted, from_logits=from_logits)

@@ -33,11 +33,11 @@ class StatsOptions:
     aggregator: StatsAggregator | None = None
     prefix: str = ""  # All tags begin with it.
     counter_prefix: str = ""
-    latency_all_edges: bool = False  # Records the latency of the whole dataset only, not of each edge.
+    latency_all_edges: bool = False  # If True, records the latency of the whole dataset, not of each edge.
 
 
 class _RecordingDataset(tf.data.Dataset):
-    """A dataset that yields the elements of another one, created by an operation that records statistics of them."""
+    """A dataset with the elements of another one. `operation` creates it and records statistics of the elements."""
 
     def __init__(self, dataset: tf.data.Dataset, operation: Callable[..., tf.Tensor], **arguments: object) -> None:
         self._input = dataset

@@ -45,7 +45,7 @@ def is_homogeneous() -> bool:
 
 
 def mpi_enabled() -> bool:
-    """Returns True if the instances communicate by MPI, which is so if there are several."""
+    """Returns True if there are several instances, because these communicate by MPI."""
     return size() > 1
 
 
@@ -94,7 +94,7 @@ def broadcast_variables(variables: Iterable[tf.Variable], root_rank: int = 0) ->
     """Assigns to each variable the value that it has on the instance `root_rank`."""
     assignments: list[Any] = []
     for index, variable in enumerate(variables):
-        # In a session too, all instances must run the broadcasts in the same order.
+        # All instances must run the broadcasts in the same order, also in a graph.
         with tf.control_dependencies([] if tf.executing_eagerly() else assignments[-1:]):
             assignments.append(variable.assign(broadcast(variable, root_rank, f"broadcast_variables_{index}")))
     return None if tf.executing_eagerly() else tf.group(*assignments)

@@ -44,7 +44,7 @@ def for_keras(optimizer: object) -> Any:
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return optimizer
     if environment.uses_keras_2() and not isinstance(optimizer, (*_ACCUMULATING, optimizers.CrossReplicaOptimizer)):
-        return optimizer  # Keras 2 accepts it.
+        return optimizer  # Keras 2 accepts optimizers of TensorFlow 1.
     equivalent = _EQUIVALENTS.get(type(optimizer))
     if equivalent is None:
         raise ValueError(f"Keras has no optimizer like `{type(optimizer).__name__}`{_remedy(optimizer)}")
@@ -54,7 +54,8 @@ def for_keras(optimizer: object) -> Any:
         settings["epsilon"] = 0.0  # TensorFlow 1 adds no epsilon under the root.
     converted: Any = kind(**settings)
     if kind is keras.optimizers.RMSprop:
-        # TensorFlow 1 initializes the mean of squares with 1. Plain Keras could not load a saved model with a subclass.
+        # TensorFlow 1 initializes the mean of squares with 1. A subclass could do that too, but plain Keras could not
+        # load models that were saved with this subclass.
         add = converted.add_optimizer_variables
         converted.add_optimizer_variables = lambda variables, name, initializer="zeros": add(
             variables, name, initializer="ones" if name == "velocity" else initializer
@@ -141,7 +142,7 @@ def _place_old_modules(changes: Changes) -> None:
         parent, _, name = root.rpartition(".")
         below = parent.removeprefix("keras")
         importlib.import_module(f"{TF_KERAS}{below}")
-        # The modules of `SPELLINGS` exist only if TensorFlow created them before the installation.
+        # `sys.modules` has `SPELLINGS` only if TensorFlow imported them before `compat.install()`.
         modules = (sys.modules.get(f"{keras_name}{below}") for keras_name in ("keras", TF_KERAS, *SPELLINGS))
         for holder in filter(None, modules):
             changes.put(holder, name, old)
@@ -211,7 +212,8 @@ def _input_layer_init(original: Callable[..., Any]) -> Callable[..., Any]:
             shape = (shape,)
         original(self, shape, *args, **kwargs)
 
-    # Keras inspects the signature in two ways, and only one follows `__wrapped__`. Without it, both see the same.
+    # Keras inspects the signature in two ways, and only one of them follows `__wrapped__`. Without this attribute, both
+    # get the same signature.
     del init.__wrapped__
     return init
 
@@ -222,5 +224,5 @@ def bridge_tensorflow(changes: Changes) -> None:
     old: Any = tf.compat.v1.Variable
     changes.put(variables.ResourceVariable, "initialized_value", vars(old)["initialized_value"])
     changes.apply(patches.OLD_LOSS_SCALING, supporting_loss_scaling)
-    # Batch normalization accepts float16 weights outside of programs too.
+    # Makes batch normalization accept float16 weights, also outside of programs.
     changes.apply(patches.FUSED_BATCH_NORMS, in_programs)

@@ -1,4 +1,7 @@
-"""Provides Keras 2 with all names that it had in 2021. Uses the private modules below `tf_keras.src`."""
+"""Provides Keras 2 with all names that it had in 2021, when scripts for IPUs were written.
+
+Uses the private modules below `tf_keras.src`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _KERAS = "tf_keras"
 _SOURCE = f"{_KERAS}.src"
 _V1, _V2 = f"{_KERAS}.api._v1.keras", f"{_KERAS}.api._v2.keras"
 
-# The names by which scripts import Keras, and the modules of `tf_keras` that TensorFlow provides for them.
+# The names by which scripts import Keras, each with the module of `tf_keras` that they then get.
 _NAMES: dict[str, str] = {
     "keras": _KERAS,
     "tensorflow.compat.v1.keras": _V1,
@@ -40,7 +43,7 @@ _RENAMED = {
 
 
 def is_name(fullname: str) -> bool:
-    """Returns True if `fullname` is a name of Keras, but not of `keras.ipu`, which the tables describe."""
+    """Returns True if `fullname` is a name of Keras itself, and not of `keras.ipu`, whose names are in names.txt."""
     return _locate(fullname) is not None and not fullname.startswith("keras.ipu")
 
 
@@ -97,7 +100,7 @@ class _Loader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         root, path = _locate(module.__name__) or ("", "")
-        # The import system returns the entry of `sys.modules`.
+        # The import then returns this entry of `sys.modules` instead of `module`.
         sys.modules[module.__name__] = _module(root, path)
 
 
@@ -159,9 +162,9 @@ def _all_in(path: str) -> set[str]:
 
 
 def bridge(changes: Changes) -> None:
-    """Makes all names of Keras lead to Keras 2 with its names of 2021; undoing `changes` restores them."""
+    """Makes imports of Keras by any name return Keras 2 with its names of 2021; undoing `changes` reverts this."""
     roots = [importlib.import_module(root) for root in dict.fromkeys(_NAMES.values())]
-    # TensorFlow may have imported Keras's files under its own names before the installation.
+    # Before `compat.install()`, TensorFlow may have imported Keras's files as modules such as `tensorflow.keras`.
     roots += [sys.modules[name] for name in _NAMES if name.startswith("tensorflow.") and _is_separate_module(name)]
     for root in roots:
         _add_old_names(root, changes)
@@ -185,7 +188,8 @@ def _add_old_names(root: ModuleType, changes: Changes) -> None:
     for name in vars(legacy):
         if isinstance(vars(legacy)[name], type):
             changes.put(root.optimizers, name, vars(legacy)[name])
-    # The public class now only selects the class of 2021 or a newer one; users' subclasses need the class of 2021.
+    # The public class only creates an instance of the class of 2021 or of a newer class. Subclasses in scripts must
+    # inherit from the class of 2021.
     scaling = importlib.import_module(f"{_SOURCE}.mixed_precision.loss_scale_optimizer")
     changes.put(root.mixed_precision, "LossScaleOptimizer", scaling.LossScaleOptimizer)
     if root.__name__ != _KERAS:

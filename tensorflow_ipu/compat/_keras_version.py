@@ -25,7 +25,7 @@ _LEGACY = tuple(
 )
 # Modules of the SDK.
 _ORIGINS = (_names.IPU, _names.POPLAR, _names.ADDONS, "popdist", *(f"{keras}.ipu" for keras in ("keras", *SPELLINGS)))
-# Packages that Keras calls and that do not use Keras.
+# Packages that Keras calls. Errors in their files may be errors of Keras.
 _CALLED = ("tensorflow", "numpy", "optree")
 
 
@@ -33,7 +33,7 @@ class Weight(enum.Enum):
     """The weight of a name in the choice of the Keras version."""
 
     ORIGIN = enum.auto()  # The name belongs to IPU TensorFlow, which came with Keras 2.
-    DECIDES = enum.auto()  # The name also exists with Keras 3, but its classes belong to Keras 2.
+    DECIDES = enum.auto()  # The name is in `tensorflow.python.keras`, a part of Keras 2 that exists with Keras 3 too.
     LOST = enum.auto()  # The script fails at this name with the other version.
 
 
@@ -68,7 +68,7 @@ def needs(project: Project, files: Mapping[Path, Reading] | None = None) -> list
 
 
 def needs_of_folder(project: Project, of_script: Sequence[KerasFinding]) -> list[KerasFinding]:
-    """Returns the needs of all scripts of a folder; `of_script` has the needs of the project's own script."""
+    """Returns the needs of all scripts of a folder, including `of_script`, the needs of the project's own script."""
     return [*of_script, *needs(project, project.siblings)]
 
 
@@ -119,7 +119,7 @@ def _origin(project: Project, reading: Reading) -> list[tuple[int, _Problem]]:
 
 
 def _problem(full: str) -> _Problem | None:
-    if full.rpartition(".")[2].startswith("__"):  # All modules and classes have such names.
+    if full.rpartition(".")[2].startswith("__"):  # Modules and classes of all versions have names such as `__name__`.
         return None
     if full.startswith(f"{LEFT_OF_KERAS_2}."):
         message = f"`{LEFT_OF_KERAS_2}` is all that is left of Keras 2 in TensorFlow; Keras 3 has other classes"

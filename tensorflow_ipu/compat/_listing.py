@@ -14,7 +14,7 @@ from tensorflow_ipu.config import IPUConfig
 _IPU = _names.IPU
 _OF_EFFECTS = {"MODEL": "used only by the machine's report", "RECORDED": "checked and recorded, without effect"}
 
-# A list refers to another module only if it replaces at least this many names.
+# An item refers to another module only if the reference replaces at least this many names.
 _MANY = 4
 
 
@@ -28,7 +28,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class ListedName:
-    """A name of the API. `note` is its place, or the reason why it is recorded or absent."""
+    """A name of the API. `note` is the place of a working name, else the reason why the name does not work."""
 
     module: str
     name: str
@@ -91,9 +91,9 @@ def markdown() -> str:
 
 
 def _working(listed: list[ListedName]) -> Iterator[str]:
-    """Yields an item for each module, and a last one for all modules that have a single name.
+    """Yields an item for each module with several names, and then one item for all other modules.
 
-    Many modules of the SDK have all names of another module. Their items refer to that module, the largest one first:
+    Many modules of the SDK contain all names of another module. Their items refer to the largest such modules:
 
         `keras.ipu.extensions.model_extensions`: `ModelExtension`,
             those of `keras.ipu.extensions.pipeline_stage_assignment`

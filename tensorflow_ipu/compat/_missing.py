@@ -14,7 +14,7 @@ def missing(project: Project) -> list[Finding]:
     """Returns the uses of old names that do not exist, except names of Keras and of `tf.contrib`.
 
     Code that handles a missing name is skipped, such as a `try` that catches the error, or a block below `hasattr`.
-    Names with another binding, such as a loop variable, are skipped too.
+    A name that may mean something else is skipped too, such as an imported name that is also a loop variable.
     """
     return _findings(project, lambda reading: project.problems(reading, _problem))
 

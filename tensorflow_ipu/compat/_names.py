@@ -83,9 +83,10 @@ def _modules(table: str) -> tuple[dict[str, Module], dict[str, str]]:
 
 IPU, POPLAR, ADDONS = "tensorflow.python.ipu", "tensorflow.compiler.plugin.poplar", "ipu_tensorflow_addons"
 CONTRIB, TENSORFLOW_ADDONS = "tensorflow.contrib", "tensorflow_addons"
-# Until early 2021, this module had Keras's IPU names, with the layers that are add-ons now.
+# Until early 2021, this module of the SDK had the names of `keras.ipu`, and layers that later moved to `ADDONS`.
 FIRST_KERAS = f"{IPU}.keras"
-# The module of `tf.keras`, with the classes of `keras` but modules of its own; `SPELLINGS` are other names for it.
+# The module that `tf.keras` returns. It has the classes of `keras`, but its submodules are separate. `SPELLINGS` are
+# other names of this module.
 TF_KERAS = "keras._tf_keras.keras"
 LEFT_OF_KERAS_2 = _TABLES["left of Keras 2"].strip()
 SPELLINGS = ("tensorflow.keras", "tensorflow.compat.v1.keras", "tensorflow.compat.v2.keras")
@@ -124,7 +125,7 @@ def resolve(target: str) -> Any:
 
 
 def recorded(target: Target | None) -> str | None:
-    """Returns the reason why a use of the target has no effect, or None if it has its effect."""
+    """Returns the reason why using the target has no effect, or None if it has an effect."""
     return RECORDED.get(target) if isinstance(target, str) else None
 
 

@@ -56,7 +56,7 @@ def getLocalInstanceIndex() -> int:
 
 
 def getNumLocalReplicas() -> int:
-    """Returns the number of replicas of an instance: `TENSORFLOW_IPU_REPLICAS`, else what fits the device, else 1."""
+    """Returns the number of replicas of an instance: `TENSORFLOW_IPU_REPLICAS`, else as many as fit the device, else 1."""
     count = environment.local_replicas()
     if count is not None:
         return count

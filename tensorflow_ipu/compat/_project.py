@@ -32,16 +32,16 @@ class Finding:
 class Project:
     """A script and the files that it imports.
 
-    An expression resolves to the full name of what it means in a module outside of the project:
+    An expression resolves to the full name that its object has in a module outside of the project:
 
         helper    from tensorflow.python import ipu
                   l = ipu.loops
         script    from helper import l
                   l.repeat(...)                 -> "tensorflow.python.ipu.loops.repeat"
 
-    It resolves through imports, star imports and assignments such as `l = ipu.loops`, also across files. A name with
-    several bindings resolves only if all of them mean the same. A name that is bound in another way does not resolve.
-    Each name of each scope is resolved once and then stored.
+    Names resolve through imports, star imports and assignments such as `l = ipu.loops`, also across files. A name with
+    several bindings resolves only if all of them resolve to the same full name. Other bindings, such as loop variables,
+    do not resolve. Each name of each scope is resolved once and then stored.
     """
 
     def __init__(self, script: Path, folders: Sequence[Path], package: str = "", source: bytes | None = None) -> None:
@@ -114,7 +114,7 @@ class Project:
                 yield line, problem
 
     def meanings(self, reading: Reading) -> Iterator[tuple[int, str]]:
-        """Yields the line and the full name of each use in a file that resolves to one."""
+        """Yields the line and the full name of each use in a file, except for uses that do not resolve."""
         return ((use.line, full) for use in reading.uses if (full := self.meaning(use)))
 
     def meaning(self, use: Use, depth: int = 0) -> str:

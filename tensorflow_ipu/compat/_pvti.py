@@ -190,7 +190,7 @@ class HeatmapDouble:
             return
         ordered = sorted(float(value) for value in values)
         for share in self._QUANTILES if ordered else ():
-            # Viewers sort the values of a counter by name.
+            # Viewers sort the values of a counter by name, so names begin with zeros: `005%`.
             tracepoints.note_value(self._name, f"{share:04.0%}", ordered[round(share * (len(ordered) - 1))])
         positions = [bisect.bisect_left(ordered, edge) for edge in self._edges]
         positions[-1] = bisect.bisect_right(ordered, self._edges[-1])  # The last bin includes both of its edges.

@@ -21,7 +21,8 @@ _Place = tuple[ast.AST, "Scope", bool]
 class Scope:
     """The bindings of names in a module, function, class or comprehension.
 
-    A name is bound to the full name of an import, to an expression that renames something, or to None for other values.
+    A name is bound to the full name of an import, to an expression such as `ipu.loops` that may resolve to a full name,
+    or to None for other values.
     """
 
     parent: Scope | None = None
@@ -31,7 +32,7 @@ class Scope:
     elsewhere: dict[str, Scope] = field(default_factory=dict)  # The scopes of `global` and `nonlocal` names.
 
     def bind(self, name: str, value: str | ast.expr | None = None) -> None:
-        """Adds a binding of a name. The constant None adds no value, since it has no attributes that could be used."""
+        """Adds a binding of a name. `name = None` adds no value: code that uses attributes relies on another binding."""
         values = self.elsewhere.get(name, self).bound.setdefault(name, [])
         if not (isinstance(value, ast.Constant) and value.value is None):
             values.append(value if isinstance(value, str) or _renames(value) else None)
@@ -149,7 +150,7 @@ def imported_by(node: ast.expr) -> str | None:
 
 
 def _parts(node: ast.AST, scope: Scope, is_guarded: bool) -> Iterator[_Place]:
-    """Yields the parts of a node. Only its body may be in a new scope, or be guarded by the node."""
+    """Yields the parts of a node. A new scope, and the guard of a `try` or `hasattr`, apply only to its body."""
     inner, is_body_guarded = scope, is_guarded
     if isinstance(node, _SCOPES):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -159,7 +160,7 @@ def _parts(node: ast.AST, scope: Scope, is_guarded: bool) -> Iterator[_Place]:
             if isinstance(argument, ast.arg):
                 inner.bind(argument.arg)
     elif isinstance(node, (ast.If, ast.IfExp)):
-        is_guarded |= _compares_versions(node.test)  # A branch may be for a version that is not installed.
+        is_guarded |= _compares_versions(node.test)  # One branch may be for a version that is not installed.
         is_body_guarded |= is_guarded or _tests_existence(node.test)
     elif isinstance(node, ast.Try):
         is_body_guarded |= any(handler.type is None or _is_guard(handler.type) for handler in node.handlers)

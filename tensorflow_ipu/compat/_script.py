@@ -68,7 +68,7 @@ class _OldModuleLoader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         original = _names.original(module.__name__)
         if original is not None:
-            # The import system returns the entry of `sys.modules`.
+            # The import then returns this entry of `sys.modules` instead of `module`.
             sys.modules[module.__name__] = importlib.import_module(original)
 
 
@@ -103,7 +103,7 @@ def remove_all() -> None:
             delattr(holder, child)
     for name, module in list(sys.modules.items()):
         original = _names.original(name)
-        # A module that TensorFlow itself imported under this name before the installation stays.
+        # A separate module, which TensorFlow imported under this name before `install()`, stays.
         if original is not None and module is sys.modules.get(original):
             del sys.modules[name]
 

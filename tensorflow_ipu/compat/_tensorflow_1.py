@@ -33,7 +33,7 @@ def _import(
     return importlib.import_module(_V1) if is_top else module
 
 
-BUILTINS = {**vars(builtins), "__import__": _import}  # The `__builtins__` of such files.
+BUILTINS = {**vars(builtins), "__import__": _import}  # The `__builtins__` of files with `tf.compat.v1` as `tensorflow`.
 
 
 def _current_name(module: str) -> str:

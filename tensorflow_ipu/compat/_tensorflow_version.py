@@ -22,7 +22,7 @@ _UNCHECKED = frozenset(
 )
 # Modules of `tf` that are modules of Keras.
 _OF_KERAS = frozenset({"initializers", "losses", "metrics", "optimizers"})
-# Modules that `tf.compat.v1` only gets when it is imported, so that they are not in its files.
+# Modules that `tf.compat.v1` creates when it is imported. Its source files do not contain them.
 _LATE = ("app.flags.", "layers.", "nn.rnn_cell.")
 
 # Names with which a script itself chooses eager execution or graphs.
@@ -56,11 +56,12 @@ class OldTensorFlow:
 
 
 def old_tensorflow(project: Project) -> OldTensorFlow:
-    """Returns what a script needs of TensorFlow 1, which is nothing if it is a script of TensorFlow 2.
+    """Returns which files of a script need `tf.compat.v1`, and whether the script needs graphs.
 
     * If names of TensorFlow 1 are used, but none of TensorFlow 2, all files get `tf.compat.v1`. They run in graphs,
       unless a file selects eager execution.
-    * If names of both are used, only the files that need it get `tf.compat.v1`, with eager execution.
+    * If names of both are used, a file with names of TensorFlow 1 and none of TensorFlow 2 gets `tf.compat.v1`, with
+      eager execution.
     * If names of neither are used, `tf.compat.v1.placeholder` or a session that runs something shows that the script
       needs graphs, unless it also trains eagerly or with Keras.
     """
@@ -84,7 +85,7 @@ def old_tensorflow(project: Project) -> OldTensorFlow:
 
 
 def lost(project: Project, old: OldTensorFlow) -> list[Finding]:
-    """Returns the uses of names that TensorFlow no longer has, or that the TensorFlow of the file lacks."""
+    """Returns the uses of names that TensorFlow has removed, and of TensorFlow 1's names in files without `tf.compat.v1`."""
     findings = set[Finding]()
     for finding, version in _problems(project):
         if version is Version.NONE or (version is Version.ONE and Path(finding.path) not in old.files):

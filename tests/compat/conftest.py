@@ -42,7 +42,7 @@ def _outputs(tmp_path_factory, forking):
     paths = [str(SCRIPTS / f"{name}.py") for name in scripts]
     run_all = tmp_path_factory.mktemp("scripts") / "run_all.py"
     run_all.write_text(_RUN_ALL)
-    done = forking.run(run_all, *paths, timeout=500, env={"XLA_FLAGS": None})  # Compiled as for users.
+    done = forking.run(run_all, *paths, timeout=500, env={"XLA_FLAGS": None})  # Compiles as for users.
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     outputs = {}
     for line in done.stdout.splitlines():
@@ -56,5 +56,5 @@ def _outputs(tmp_path_factory, forking):
 
 @pytest.fixture
 def script_output(_outputs):
-    """A function that returns the lines that a script in the folder `scripts` prints."""
+    """Returns a function: `script_output("session.py")` returns the lines that this script in `scripts` prints."""
     return _outputs.__getitem__

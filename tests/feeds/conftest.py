@@ -18,7 +18,7 @@ from tensorflow_ipu._native.library import native
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups tests of many shapes, so that they share traced functions and compilations."""
+    """Ignores warnings about recompilation: tests of this folder run the same programs for elements of many shapes."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::tensorflow_ipu.errors.RecompilationWarning"))
@@ -95,7 +95,7 @@ def until_waiting(until: Callable[..., None]) -> Callable[..., None]:
 
 @pytest.fixture
 def start(in_thread: Callable[..., Future[Any]]) -> Iterator[Callable[..., Future[Any]]]:
-    """Returns a function: `start(call)` runs `call` on a thread, and returns its future. Waiting runs are ended."""
+    """Returns a function: `start(call)` runs `call` on a thread, and returns its future. After the test, waiting runs end."""
     yield in_thread
     ipu.feeds.shut_down(0)
 

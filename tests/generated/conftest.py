@@ -1,4 +1,4 @@
-"""Shared by the tests of random programs: the number of examples, and the path to the modules of this folder."""
+"""A fixture for the number of examples of random programs. Also makes the modules of this folder importable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# `--hypothesis-profile=search` tries new examples instead of the same ones, and this factor more of them.
+# `--hypothesis-profile=search` tries new examples instead of the same ones, and this many times as many.
 _SEARCHED = 10
 
 

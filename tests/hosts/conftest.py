@@ -1,6 +1,6 @@
 """Fixtures that run scripts under `mpiexec`, and sets of worker processes that serve many tests.
 
-A test with the mark `workers(2)` runs in each of two workers, where its assertions hold.
+A test with the mark `workers(2)` runs in two workers at the same time. Its assertions must hold in both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIMIT = 240  # In seconds. Processes import the package and compile while the ma
 
 
 class Run:
-    """Processes of one `mpiexec` that run a script of this folder, or one process without it for a `count` of 0."""
+    """`count` processes of one `mpiexec` that run a script of this folder, or one process without it if `count` is 0."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class Run:
 
     @property
     def number(self) -> int:
-        """The number of the process of `mpiexec`."""
+        """The process id of `mpiexec`."""
         return self._process.pid
 
     def wait_for(self, pattern: str, times: int) -> None:
-        """Waits until the processes have printed a pattern `count` times."""
+        """Waits until the processes have printed a pattern at least `times` times."""
         end = time.monotonic() + LIMIT
         while len(re.findall(pattern, self.output)) < times:
             assert self._process.poll() is None, self.output
@@ -145,7 +145,7 @@ def mpiexec(tmp_path: Path, quick_imports: dict[str, str]) -> Iterator[Callable[
 def set_of(
     quick_imports: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[int], Workers]]:
-    """Returns a function: `set_of(2)` is a set of two workers. A new set, after a test broke one, takes seconds."""
+    """Returns a function: `set_of(2)` returns a set of two workers for all tests. A new set replaces a broken one."""
     sets: dict[int, Workers] = {}
 
     def usable(count: int) -> Workers:

@@ -20,7 +20,7 @@ COUNT, WIDTH, CLASSES = 48, 6, 3
 
 @pytest.fixture(autouse=True)
 def fresh_system() -> Iterator[None]:
-    """Yields with one IPU and a Keras without leftovers. Checks that no patch is left in Keras or TensorFlow."""
+    """Resets the configuration and Keras. After the test, checks that no patch is left in Keras or TensorFlow."""
     reset_ipu_configuration()
     keras.backend.clear_session(free_memory=False)  # Freeing memory takes 0.1 s.
     yield
@@ -42,19 +42,19 @@ def scoped() -> Callable[[Callable[[], Any]], Any]:
 
 @pytest.fixture
 def plain_strategy() -> ipu.IPUStrategy:
-    """A strategy that leaves the models of its scope to Keras."""
+    """Returns a strategy without extensions: models in its scope are plain Keras models."""
     return ipu.IPUStrategy(enable_keras_extensions=False)
 
 
 @pytest.fixture(scope="session")
 def features() -> np.ndarray:
-    """Shape [48, 6], float32."""
+    """Returns inputs of shape [48, 6], float32."""
     return np.random.default_rng(5).normal(size=[COUNT, WIDTH]).astype(np.float32)
 
 
 @pytest.fixture(scope="session")
 def labels() -> np.ndarray:
-    """Shape [48], int64, 0 to 2."""
+    """Returns labels from 0 to 2 of shape [48], int64."""
     return np.random.default_rng(6).integers(0, CLASSES, [COUNT])
 
 

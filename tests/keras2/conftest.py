@@ -23,7 +23,7 @@ COUNT, WIDTH, CLASSES = 48, 6, 3
 
 @pytest.fixture(autouse=True)
 def fresh_system() -> Iterator[None]:
-    """Yields with one IPU and a Keras without leftovers. Checks that no patch is left in Keras or TensorFlow."""
+    """Resets the configuration and Keras. After the test, checks that no patch is left in Keras or TensorFlow."""
     originals = keras.Model.__init__, tf.data.Dataset.__iter__
     reset_ipu_configuration()
     keras.backend.clear_session()
@@ -34,13 +34,13 @@ def fresh_system() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def features() -> np.ndarray:
-    """Shape [48, 6], float32."""
+    """Returns inputs of shape [48, 6], float32."""
     return np.random.default_rng(5).normal(size=[COUNT, WIDTH]).astype(np.float32)
 
 
 @pytest.fixture(scope="session")
 def labels() -> np.ndarray:
-    """Shape [48], int32, 0 to 2."""
+    """Returns labels from 0 to 2 of shape [48], int32."""
     return np.random.default_rng(6).integers(0, CLASSES, [COUNT]).astype(np.int32)
 
 

@@ -58,7 +58,7 @@ def _domains():
 
 @pytest.fixture
 def domains():
-    """Returns the functions by which a run begins, leaves and aborts the domain of a device, for `Run`."""
+    """Returns the functions of `domains.cc`, by which `Run` begins, leaves and aborts a run on a device."""
     return _domains()
 
 

@@ -45,7 +45,10 @@ def plainly_trained(regression):
 
 @pytest.fixture
 def trained_on(replicas, regression):
-    """Returns `trained_on(count, make_optimizer)`, which trains on replicas: r has micro-batches t * count + r."""
+    """Returns `trained_on(count, make_optimizer)`, which trains on replicas.
+
+    Replica r gets the micro-batches t * count + r.
+    """
 
     def train(count, make_optimizer):
         strategy = replicas(count)

@@ -1,4 +1,4 @@
-"""What the programs beside this file, and their models trained in plain Keras 2, have as losses."""
+"""Fixtures that run the programs of this folder, and train their models in plain Keras 2."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ PROGRAMS = Path(__file__).parent
 _COMMAND = "import sys; from tensorflow_ipu.__main__ import main; sys.exit(main(sys.argv[1:]))"
 
 
-# From the start, as the interpreter has TensorFlow and its Keras before the command says which.
+# The interpreter imports TensorFlow and Keras before the command could select the version of Keras.
 _KERAS_2 = {"TF_USE_LEGACY_KERAS": "1"}
 
 
 @pytest.fixture(scope="session")
 def forking_keras_2(quick_imports: dict[str, str]) -> Iterator[Any]:
-    """As `forking`, with Keras 2."""
+    """Yields a `Forking` like the fixture `forking`, but with Keras 2."""
     pytest.importorskip("tf_keras", reason="Keras 2 is not installed")
     kind = runpy.run_path(str(PROGRAMS.parent / "forked.py"))["Forking"]
-    interpreter = kind({**quick_imports, **_KERAS_2, "PYTHONSAFEPATH": ""})  # Programs import modules beside them.
+    interpreter = kind({**quick_imports, **_KERAS_2, "PYTHONSAFEPATH": ""})  # Programs import modules of this folder.
     yield interpreter
     interpreter.close()
 
@@ -33,8 +33,8 @@ def forking_keras_2(quick_imports: dict[str, str]) -> Iterator[Any]:
 def trained(tmp_path: Path, forking_keras_2: Any) -> Callable[..., tuple[Any, Any]]:
     """`trained("resnet", "--seed", "1")` runs a program with these arguments, and trains its model in plain Keras 2.
 
-    Returns the results of both, which run beside each other. The first is the command's `--keras 2` with the emulations
-    beside the program; the second is by the function of the program's name in `plain.py`.
+    Returns the results of both, which run at the same time. The command runs the program with `--keras 2` and, if they
+    exist, the emulations in `resnet_emulations.py`. The function `resnet` in `plain.py` trains the model.
     """
 
     def run(name: str, *arguments: str) -> tuple[Any, Any]:

@@ -37,7 +37,7 @@ def stages_of(leaves: Callable[[list[Any]], list[Any]]) -> Callable[[Any], list[
 
 @pytest.fixture
 def put(leaves: Callable[[list[Any]], list[Any]]) -> Callable[[Any, Mapping[str, int]], None]:
-    """Returns a function that assigns layers without a stage to one, by their names: `put(model, stages)`."""
+    """Returns a function that assigns stages to layers without one: `put(model, {"dense": 1})`."""
 
     def assign(model: Any, stages: Mapping[str, int]) -> None:
         assignment = model.get_pipeline_stage_assignment()
@@ -54,7 +54,7 @@ def trained_pipeline(replicas: Callable[..., ipu.IPUStrategy], assert_same: Call
     """Returns a function that trains a pipeline and plain Keras, and checks that weights and losses are the same.
 
     In `trained_pipeline(make, x, y, count)`, an update takes `count` batches. `prepare(model)` assigns the stages.
-    `plain` makes the plain model if `make` enters stages itself. The function returns both models.
+    `plain` makes the plain model if `make` itself uses pipeline stages. The function returns both models.
     """
 
     def train(
@@ -81,8 +81,8 @@ def trained_pipeline(replicas: Callable[..., ipu.IPUStrategy], assert_same: Call
                 model.set_pipelining_options(count, gradient_accumulation_reduction_method="mean", **options)
             return model, model.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0).history
 
-        # The mean gradient of the batches of an update is the gradient of one large batch. Activity losses of Keras 3.12
-        # are sums over a batch, so plain Keras must accumulate too.
+        # The mean gradient of the batches of an update is the gradient of one large batch, so plain Keras uses a large
+        # batch. With `by_keras`, it accumulates gradients: activity losses of Keras 3.12 are sums over a batch.
         batch, accumulate = (BATCH, count) if by_keras else (BATCH * count, None)
         plain_model, expected = fitted(plain or make, batch, accumulate, jit_compile=False)
         with replicas(ipus).scope():
