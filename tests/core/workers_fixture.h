@@ -158,7 +158,7 @@ class MemoryCommunicator : public Communicator {
 
   std::shared_ptr<Calls> NewCalls() override {
     std::lock_guard<std::mutex> lock(mutex_);
-    calls_.push_back(std::make_shared<MemoryCalls>(exchange_));  // Kept, so that no other set has its address.
+    calls_.push_back(std::make_shared<MemoryCalls>(exchange_));  // Kept, so that addresses stay unique.
     return calls_.back();
   }
 
@@ -219,7 +219,7 @@ struct DistributedRuns {
     for (const auto& communicator : communicators) communicator->Leave();
   }
 
-  // Begins the worker's next run. `waits`: its main thread waits for the run.
+  // Begins the worker's next run. With `waits`, the worker's main thread waits for the run.
   void Begin(int64_t worker, std::vector<std::string> collectives = {"a sum", "another sum"}, bool waits = false) {
     const auto index = static_cast<std::size_t>(worker);
     runs[index] =

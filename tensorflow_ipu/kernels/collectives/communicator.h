@@ -91,7 +91,8 @@ class Communicator {
   virtual void Receive(const std::shared_ptr<Calls>& calls, int64_t from, const Key& key,
                        std::shared_ptr<Message> message, Done done) = 0;
 
-  // Calls `done` when `answer` is filled with the other worker's answer. Workers answer at any time.
+  // Calls `done` when `answer` is filled with the other worker's answer. The other worker answers at once, whatever its
+  // programs do.
   virtual void Ask(const std::shared_ptr<Calls>& calls, int64_t of, const Key& question,
                    std::shared_ptr<Message> answer, Done done) = 0;
 };

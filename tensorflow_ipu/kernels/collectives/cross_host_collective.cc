@@ -186,7 +186,7 @@ void CrossHostCollective::Fail(absl::Status why) {
     if (failed_ || completed_) return;
     failed_ = true;
     failure_ = why;
-    if (working_ > 0) return;  // The last of these threads calls `done_`.
+    if (working_ > 0) return;  // The last of the working threads calls `done_`.
     completed_ = true;
   }
   CompleteWithFailure(std::move(why));

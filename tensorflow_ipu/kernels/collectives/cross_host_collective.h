@@ -30,7 +30,7 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
                       std::shared_ptr<Communicator::Calls> calls);
 
   // Calls `done` once, on any thread. The replicas' buffers must stay alive until then. `lost(worker, why)` is called
-  // when a message fails; it must call Fail.
+  // when a message to or from a worker fails. `lost` must call Fail.
   void Start(std::function<void(absl::Status)> done, std::function<void(int64_t, absl::Status)> lost);
 
   // Ends the collective with this status as soon as no thread writes to the buffers.
@@ -43,15 +43,15 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
   Clock::time_point since() const { return since_; }
 
  private:
-  using Messages = std::vector<std::shared_ptr<Message>>;  // By share.
+  using Messages = std::vector<std::shared_ptr<Message>>;  // By share; see `Exchange`.
 
-  // The messages are used by one thread at a time: by the thread that begins a half, or by the one that receives the
-  // last message of the half.
+  // A chunk is reduced at once or in two halves; see `Exchange::InHalves`. One thread at a time uses the messages: the
+  // thread that begins a half, or the thread that receives the last message of the half.
   struct InFlightChunk {
     int64_t chunk;
     bool halves;
     bool second = false;
-    Messages received;    // Its element `own` is the message of this share to itself.
+    Messages received;    // By share. `received[own]` is the message of this share to itself.
     int64_t pending = 0;  // Open calls of the communicator. Guarded by the collective's mutex.
   };
 
@@ -84,8 +84,8 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
   mutable absl::Mutex mutex_;
   int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t completed_chunks_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<int64_t> awaited_ ABSL_GUARDED_BY(mutex_);  // Calls in flight, by share.
-  int64_t working_ ABSL_GUARDED_BY(mutex_) = 0;           // Threads that use the replicas' buffers.
+  std::vector<int64_t> awaited_ ABSL_GUARDED_BY(mutex_);  // By share: the number of calls in flight.
+  int64_t working_ ABSL_GUARDED_BY(mutex_) = 0;           // The number of threads that use the replicas' buffers.
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool completed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);

@@ -252,8 +252,8 @@ void DistributedRun::CheckPeers() {
 }
 
 bool DistributedRun::IsElsewhere(const RunState& state) const {
-  // The worker waits in an exchange that this worker has not begun. Its wait cannot end before this run does, since the
-  // exchange needs this worker.
+  // The other worker waits in a host exchange that this worker has not begun. The exchange needs this worker, so that
+  // wait cannot end before this run ends.
   return state.fate == RunState::kNotBegun && state.message[0] != 0 && host_exchanges_.has_value() &&
          state.exchange > *host_exchanges_;
 }
@@ -265,7 +265,7 @@ std::optional<absl::Status> DistributedRun::Overdue(const CrossHostCollective& c
     const auto peer = peers_.find(worker);
     if (peer == peers_.end() || !peer->second.state.has_value()) continue;
     const RunState& state = *peer->second.state;
-    // Messages that the worker sent earlier may still be in flight.
+    // Messages that the other worker sent earlier may still be in flight.
     if (now - peer->second.since < CheckInterval() / 2) continue;
     const std::string worker_name = workers_.Name(worker);
     if (state.fate >= 0) return absl::UnavailableError(DescribeEnd(state, worker_name, program_, collective.name()));

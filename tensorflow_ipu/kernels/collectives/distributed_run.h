@@ -22,11 +22,12 @@
 
 namespace tensorflow_ipu::core {
 
-// The properties of a program that must be equal on all workers.
+// The properties of a program that must be equal on all workers. A `Program` may also describe a host exchange, which
+// is a collective of host tensors outside of programs.
 struct Program {
   std::string name;
-  std::vector<std::string> collectives;  // Those that span workers, in the order of tracing.
-  int64_t replicas = 0;                  // Of this worker. 0: the program is an exchange of the host.
+  std::vector<std::string> collectives;  // The collectives that span workers, in the order of tracing.
+  int64_t replicas = 0;                  // The number of replicas of this worker; 0 for a host exchange.
   int64_t chunk_bytes = 0;
 
   static Program OfExchange(const std::string& message, int64_t chunk_bytes) { return {"", {message}, 0, chunk_bytes}; }
@@ -49,12 +50,12 @@ struct RunState {
   static constexpr int64_t kNotBegun = -2;
   static constexpr int64_t kRuns = -1;
 
-  int64_t fate = kNotBegun;          // Or the status code of its end.
-  int64_t crossed = 0;               // The number of collectives that it has completed.
-  int64_t exchange = 0;              // If no run has begun: the number of the exchange that the main thread waits for.
+  int64_t fate = kNotBegun;          // kNotBegun, kRuns, or the status code with which the run has ended.
+  int64_t crossed = 0;               // The number of collectives that the worker has completed.
+  int64_t exchange = 0;              // If kNotBegun: the number of the host exchange that the main thread waits for.
   uint64_t digest = 0;               // The digest of the program.
-  uint64_t text_bytes = 0;           // The size of the program's text, which is the answer to another question.
-  char message[kMessageBytes] = {};  // The reason of a failure, or a description of what is exchanged.
+  uint64_t text_bytes = 0;           // The size of the program's text, which a second question requests.
+  char message[kMessageBytes] = {};  // The reason of a failure, or a description of the host exchange.
 
   void SetMessage(std::string_view text) { text.copy(message, kMessageBytes - 1); }
 };
@@ -82,9 +83,9 @@ T ValueOf(const Message& message) {
 // shared_ptr.
 class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
  public:
-  // `name` must be unique and the same on all workers. `host_exchanges` is the number of the host's exchanges that this
-  // worker has begun; it is set only if the worker begins none during the run. Then a worker that waits in a later
-  // exchange cannot take part in this run.
+  // `name` must be unique and the same on all workers. `host_exchanges` is the number of host exchanges that this
+  // worker has begun. It is set only if this worker begins no host exchange during the run. In that case, a worker that
+  // waits in a later host exchange cannot take part in this run.
   DistributedRun(Workers workers, std::string name, Program program,
                  std::optional<int64_t> host_exchanges = std::nullopt);
   ~DistributedRun();
@@ -105,7 +106,8 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   // is about another run.
   std::shared_ptr<const Message> Answer(const Key& question) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Adds the exchange that this worker waits for, if any, to the report on a run that it has not begun.
+  // Adds the host exchange that this worker waits for, if any, to `state`: this worker's report on a run that it has
+  // not begun.
   void SetExchange(RunState* state) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -154,10 +156,11 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
 // runs of a sequence in the same way. Thread-safe.
 class Runs {
  public:
-  // The sequence of the exchanges that Python's main thread begins.
+  // The sequence of the host exchanges that Python's main thread begins.
   static constexpr char kMainThread[] = "host:";
 
-  // Begins the next run of a sequence. `waits`: the main thread waits for the run, so it begins no exchange during it.
+  // Begins the next run of a sequence. If `waits` is true, the main thread waits for the run, and so begins no host
+  // exchange during the run.
   std::shared_ptr<DistributedRun> Begin(const Workers& workers, const std::string& sequence, Program program,
                                         bool waits) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -104,7 +104,7 @@ Exchange::Exchange(const Collective& collective, std::vector<Contribution> local
   if (shares_.size() > 1) {
     copies_ = (splits_ ? largest : 1) * (joins_ ? largest : 1);
   } else if (joins_ && !splits_) {
-    copies_ = std::clamp<int64_t>(size_ / 2, 1, 2);  // Each replica writes all inputs.
+    copies_ = std::clamp<int64_t>(size_ / 2, 1, 2);  // Each replica's output contains all inputs.
   }
   int64_t extent = 0;
   for (const Operand& operand : local_.front()) {
@@ -281,7 +281,7 @@ bool LocalExchange::DoSome() {
     exchange_.Unpack({piece / ranks_}, {rank, rank + 1}, {});
     ++did;
   }
-  // Only the thread that counts the last piece sees all writes.
+  // Only the thread that counts the last piece is sure to see the writes of all threads.
   return did > 0 && done_.fetch_add(did) + did == all;
 }
 

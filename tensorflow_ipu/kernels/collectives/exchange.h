@@ -58,8 +58,8 @@ bool Match(const Contribution& a, const Contribution& b);
 void SetChunkBytes(std::size_t bytes);
 std::size_t ChunkBytes();
 
-// A range of the concatenated operands, or part `part` of `parts` of the range. `reduced`: its messages contain results
-// of the reduction instead of inputs.
+// A range of the concatenated operands. If `parts` is above 1, only part `part` of that range. If `reduced` is true,
+// its messages contain final results instead of inputs or partial results.
 struct Chunk {
   int64_t number;
   int64_t part = 0;
@@ -75,14 +75,15 @@ struct Ranks {
 // One collective of a group, as seen by one process, cut into chunks with disjoint outputs.
 //
 // The replicas of a group in one process are a share. Shares are numbered in the order of workers; a group within one
-// process has a single share. A rank's result is made of inputs of all ranks or of one rank, unless the collective
-// sums. Then each share first reduces the inputs of its replicas in the accumulation type, and the result is the sum of
-// these partial results. With four shares of two replicas: ((x0 + x1) + (x2 + x3)) + ...
+// process has a single share. The `own` share is the share of this process. A rank's result consists of inputs of all
+// ranks or of one rank. If the collective reduces, each share first reduces the inputs of its replicas in the
+// accumulation type, and the result is the reduction of these partial results. Example: a sum of four shares of two
+// replicas is ((x0 + x1) + (x2 + x3)) + ...
 //
-// Different threads may process different chunks. Data of the process's own share is read in the replicas' buffers.
+// Different threads may process different chunks. Inputs of the own share are read directly from the replicas' buffers.
 class Exchange {
  public:
-  // `local` has the contributions of the share `own`, by rank, which must all match. `shares` is empty if the group is
+  // `local` has the contributions of the share `own`, by rank. They must all match. `shares` is empty if the group is
   // within this process. All workers must use the same `chunk_bytes`.
   Exchange(const Collective& collective, std::vector<Contribution> local, std::vector<Share> shares, std::size_t own,
            std::size_t chunk_bytes = ChunkBytes());
@@ -92,8 +93,8 @@ class Exchange {
   std::size_t own() const { return own_; }
   int64_t worker(std::size_t share) const { return shares_[share].worker; }
 
-  // The message of one share to another. It is the same for all other shares, unless each of them receives a different
-  // part. A share of a sum over several shares sends a message to itself too.
+  // The message of one share to another. A share sends the same message to all other shares, unless each of them
+  // receives a different part. In a reduction over several shares, a share sends a message to itself too.
   std::size_t Bytes(const Chunk& chunk, std::size_t from, std::size_t to) const;
   bool SameForAll() const { return !splits_; }
   bool SendsItself() const { return sums_ && shares_.size() > 1; }
@@ -102,15 +103,16 @@ class Exchange {
   // Returns the ranks of a share that receive different results.
   Ranks Destinations(std::size_t share) const;
 
-  // Writes the results of these ranks of the own share. `messages` has one message per share, or null.
+  // Writes the results of the ranks `destinations`, which belong to the own share. `messages` has one message per
+  // share, or null.
   void Unpack(const Chunk& chunk, const Ranks& destinations, std::vector<const std::byte*> messages) const;
 
-  // Returns True if summing the chunk in two halves is faster. In the first half each worker reduces the part of its
-  // share; in the second one it sends the result to all.
+  // Returns true if reducing the chunk in two halves is faster. In the first half, each worker reduces its part of the
+  // chunk. In the second half, it sends the result to all other workers.
   bool InHalves(const Chunk& chunk) const;
 
  private:
-  // A range of one operand, or of each of its parts if the collective splits or joins parts.
+  // A range of one operand. If the collective splits or joins parts, the same range of each part.
   struct Segment {
     std::size_t operand;
     DataType type;
@@ -126,7 +128,8 @@ class Exchange {
   template <typename Visit>
   void ForEachSegment(const Chunk& chunk, Visit visit) const;
 
-  // Returns the ranks whose inputs, or whose sum, the share contributes to the result of `to`.
+  // Returns the ranks of the share whose inputs are in the result of `to`. In a reduction, the first rank represents
+  // the share's partial result.
   Ranks Sources(const Share& share, int64_t to) const;
 
   const Contribution& Local(int64_t rank) const { return local_[static_cast<std::size_t>(rank - shares_[own_].first)]; }
@@ -137,7 +140,8 @@ class Exchange {
   const std::byte* Input(const Segment& segment, const Contribution& from, int64_t to) const;
   std::byte* Output(const Segment& segment, int64_t from, int64_t to) const;
 
-  // Copies the input of `from` for `to`, or reduces it. Elements beyond the operand's end are 0.
+  // Copies the part of `from`'s input that the result of `to` contains. In a reduction, writes the reduced inputs of
+  // the own share instead. Elements beyond the operand's end are 0.
   void Take(const Segment& segment, int64_t from, int64_t to, std::byte* out) const;
 
   // Writes `data` to the output of `to`, and to all outputs with the same result.
@@ -152,7 +156,8 @@ class Exchange {
   bool joins_;        // The output has a part of each rank.
   bool keeps_;        // Each rank's result is its own input.
   bool sums_;
-  // The largest number of copies of an element in one message. Within a process: by how much finer the cuts are.
+  // The largest number of copies of an element in one message. Within a process, where there are no messages, a larger
+  // number means smaller chunks.
   int64_t copies_ = 1;
   int64_t chunk_bytes_;
   int64_t chunks_ = 0;
@@ -169,7 +174,8 @@ class LocalExchange {
   // The size of the inputs of all replicas.
   std::size_t bytes() const { return bytes_; }
 
-  // Processes pieces until none is left. Returns true only on the thread that finishes the last piece. Thread-safe.
+  // Processes pieces until none is left. A piece is one chunk of the result of one rank. Returns true only on the
+  // thread that finishes the last piece. Thread-safe.
   bool DoSome();
 
  private:

@@ -305,7 +305,7 @@ void MpiCommunicator::Take(const Note& note, std::vector<Ended>& ended) {
       ended.push_back({std::exchange(awaited->second.done, nullptr),
                        absl::InvalidArgumentError(std::to_string(note.bytes) + " bytes instead of " +
                                                   std::to_string(awaited->second.message->bytes()) + ".")});
-      Fail(mpi_.Cancel(&awaited->second.request), "MPI_Cancel");  // From now on its test returns true.
+      Fail(mpi_.Cancel(&awaited->second.request), "MPI_Cancel");  // Afterwards, `MPI_Test` completes it.
       return;
     }
   }

@@ -60,7 +60,7 @@ class MpiJoin {
   int size_ = 1;
   bool shares_ = false;      // The broadcast of the names has begun.
   std::vector<char> table_;  // The names of all processes.
-  // By the other process's rank; requests to all have keys from `size_` on.
+  // Open requests of MPI. The key is the rank of the other process, or at least `size_` for a request to all processes.
   std::map<int, MpiLibrary::Handle> requests_;
 };
 
@@ -175,7 +175,7 @@ class MpiCommunicator : public Communicator, public std::enable_shared_from_this
   bool posted_ ABSL_GUARDED_BY(mutex_) = false;  // There is a new request to poll.
   bool stops_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  // The failure of MPI, or set when this process has left. Calls fail with it.
+  // The status with which calls fail: an error of MPI, or an error that is set when this process has left.
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   Note heard_ ABSL_GUARDED_BY(mutex_);  // The note that is being received.
   Handle listening_ ABSL_GUARDED_BY(mutex_) = 0;

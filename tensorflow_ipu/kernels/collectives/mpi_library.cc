@@ -92,7 +92,7 @@ absl::Status MpiLibrary::Load(const Candidate& candidate, int flags, MpiLibrary*
       functions.errors_return = 0x143;
       functions.thread_multiple = 4096;
       break;
-    case MpiInterface::kMpich:  // `mpi.h`; the MPICH ABI Compatibility Initiative keeps it.
+    case MpiInterface::kMpich:  // `mpi.h`; fixed by the MPICH ABI Compatibility Initiative.
       functions.world = 0x44000000;
       functions.self = 0x44000001;
       functions.bytes = 0x4c00010d;

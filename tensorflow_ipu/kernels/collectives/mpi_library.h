@@ -18,8 +18,8 @@ enum class MpiInterface {
 };
 
 // All interfaces can be called through the same signatures. A handle is an integer or a pointer, which fits in one
-// register. A function that writes a shorter handle sets the lower bytes of a variable that was 0. No array of handles
-// is passed.
+// register. A function with shorter handles writes only the lower bytes of a `Handle`, so the variable must be 0 before
+// the call. No array of handles is passed.
 class MpiLibrary {
  public:
   using Handle = uintptr_t;

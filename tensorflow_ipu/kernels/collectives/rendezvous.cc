@@ -212,8 +212,9 @@ struct Work {
   const std::shared_ptr<RunningMedian> run_time;
 };
 
-// Returns true if the collective is done. Otherwise other threads finish it, and also call the caller's callback. The
-// last replica to arrive does the work while its data is in its cache; idle threads help if the data is large.
+// Returns true if the collective is complete. Otherwise other threads complete it, and call all callbacks including
+// that of the caller. The last replica to arrive does the work, because its data is in its cache. Idle threads help if
+// the data is large.
 bool Perform(const std::shared_ptr<Work>& work, int64_t own_rank) {
   if (work->exchange.bytes() >= kSharedBytes) {
     const int64_t helpers = std::min(Cores(), work->exchange.pieces()) - 1;

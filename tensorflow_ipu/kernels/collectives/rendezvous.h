@@ -27,14 +27,14 @@ class CallSite;
 
 // The replicas of one device, and their current run.
 //
-// No run deadlocks, because Arrive never blocks a thread and resumed programs return at their next wait. A wait ends in
-// one of four ways: with the last arrival of the group, with the Leave of a missing replica, with Abort, or after the
-// limit for waits.
+// Runs never deadlock for lack of threads: Arrive does not block, and a callback that resumes a program returns at the
+// program's next wait. A wait ends in one of four ways: with the last arrival of the group, with the Leave of a missing
+// replica, with Abort, or after the limit for waits.
 //
-// Replicas that take the same branches run one executable. Its data dependencies order the collectives partially, so
-// all replicas reach the first open one. Replicas that take different branches can wait for each other in a cycle. A
-// watchdog fails the run if all of its replicas wait, none arrives, none waits for a feed, and no thread of the process
-// is runnable.
+// Replicas that take the same branches run one executable. Its data dependencies define the same partial order of
+// collectives for all replicas, so all replicas reach the first open collective. Replicas that take different branches
+// can wait for each other in a cycle. A watchdog fails the run if all of its replicas wait, none arrives, none waits
+// for a feed, and no thread of the process is runnable.
 //
 // Replicas are numbered over all workers; each worker runs a range of them. In a group that spans workers, the replicas
 // of each process rendezvous first. Then one cross-host collective combines the data of the processes. The distributed
@@ -43,8 +43,8 @@ class CallSite;
 // Thread-safe; must be owned by a shared_ptr.
 class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
  public:
-  // `others_wait` returns true if a program waits for anything else, such as data. A deadlock is detected after two to
-  // three times `watch`.
+  // `others_wait` returns true if a program waits for something other than a collective, such as an infeed. A deadlock
+  // is detected after two to three times `watch`.
   explicit ReplicaGroup(std::string device, std::function<bool()> others_wait = nullptr,
                         std::chrono::nanoseconds watch = std::chrono::milliseconds(250));
 
@@ -104,9 +104,9 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   int idle_looks_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// A call site of a collective in a program. The k-th use by a replica belongs to the k-th uses by the other replicas of
-// its group. A replica's uses depend on each other, so a group has at most one pending collective. Thread-safe; must be
-// owned by a shared_ptr.
+// A call site of a collective in a program. The k-th use by one replica is matched with the k-th use by every other
+// replica of its group. A replica's uses depend on each other, so a group has at most one pending collective.
+// Thread-safe; must be owned by a shared_ptr.
 class CallSite : public std::enable_shared_from_this<CallSite> {
  public:
   // `what` describes the collective to other workers. It is empty if no data is exchanged.
@@ -125,7 +125,7 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   }
 
   // Adds the contribution of a replica. The buffers must stay alive until a status is returned or, if none is returned,
-  // until `callback` is called. A single replica needs no run.
+  // until `callback` is called. If `replicas` is 1, no run needs to be active.
   std::optional<absl::Status> Arrive(int64_t replica, int64_t replicas, const Collective& collective,
                                      Contribution contribution, Callback callback);
 
@@ -141,8 +141,8 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   absl::Status Here(const absl::Status& status) const;
   absl::Status Interrupted() const;
 
-  // Returns an error if a replica may not arrive at this site, or not in its group's pending collective, which may be
-  // null.
+  // The first overload returns an error if a replica may not arrive at this site. The second one returns an error if it
+  // may not join the pending collective of its group; `pending` may be null.
   absl::Status Refusal(int64_t replica, int64_t replicas, const Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(replica_group_->mutex_);
   absl::Status Refusal(const Group& group, const Share& share, const PendingCollective* pending,
@@ -173,7 +173,7 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   std::optional<absl::Status> failure_ ABSL_GUARDED_BY(replica_group_->mutex_);
   std::vector<std::shared_ptr<PendingCollective>> pending_
       ABSL_GUARDED_BY(replica_group_->mutex_);  // The open collective of each group, or null.
-  std::map<int64_t, absl::Status> lost_ ABSL_GUARDED_BY(replica_group_->mutex_);  // By group.
+  std::map<int64_t, absl::Status> lost_ ABSL_GUARDED_BY(replica_group_->mutex_);  // By group: see `NeverComplete`.
   // By group: the number of uses that spanned workers.
   std::map<int64_t, int64_t> uses_ ABSL_GUARDED_BY(replica_group_->mutex_);
   int64_t ordinal_ ABSL_GUARDED_BY(replica_group_->mutex_) = 0;  // Its index among the sites of a distributed run.

@@ -150,8 +150,8 @@ void ipu_embedding_open(int64_t number, int32_t open) {
 void ipu_embedding_drop(int64_t number) { Drop(&EmbeddingTables(), number); }
 
 // Creates an infeed of a device without starting it. It keeps `depth` elements per replica ready. Groups of
-// `group_size` replicas (0: all) share each element. A group has neighbouring replicas or, with `orthogonal`, replicas
-// at a distance of the number of groups.
+// `group_size` replicas (0: all) share each element. Groups are consecutive or, with `orthogonal`, orthogonal; see
+// `Grouping`.
 int64_t ipu_infeed_new(const char* name, int64_t depth, int64_t group_size, int32_t orthogonal, int64_t device) {
   const core::Grouping sharing{group_size, orthogonal != 0};
   return Infeeds().Add(std::make_shared<Infeed>(name, depth, sharing, &TurnsOf(device)));
@@ -190,8 +190,8 @@ int64_t ipu_outfeed_replicas(int64_t number) { return OutfeedProperty(number, &c
 
 int64_t ipu_outfeed_ready(int64_t number) { return OutfeedProperty(number, &core::Outfeed::ready); }
 
-// Returns the time at which the latest row arrived that a reader waited for, in nanoseconds of the monotonic clock.
-// Used by measurements.
+// Returns the arrival time of the latest row that a reader waited for, in nanoseconds of the monotonic clock. Used by
+// measurements.
 int64_t ipu_outfeed_woken_ns(int64_t number) { return OutfeedProperty(number, &core::Outfeed::woken_ns); }
 
 // Creates a call site of a collective in a device's programs. `what` describes the operation, so that workers can
@@ -291,7 +291,7 @@ void ipu_interrupt_disarm() {
 }
 
 // Ends all infeeds. Waits for their pumps and for the programs on this package's threads, because both may release
-// Python objects while the interpreter still exists. Returns 0 if one did not end in time.
+// Python objects while the interpreter still exists. Returns 0 if any of them did not end in time.
 int32_t ipu_shut_down(int64_t nanoseconds) {
   const std::chrono::nanoseconds limit(nanoseconds);
   for (const auto& infeed : Infeeds().All()) infeed->Stop();
@@ -299,8 +299,8 @@ int32_t ipu_shut_down(int64_t nanoseconds) {
   return core::Executor::Global().AwaitIdle(limit) && pumps;
 }
 
-// Prepares the exit of a process whose threads of this package still run. They must not call Python, nor use objects
-// that static destructors destroy. So the process exits with its exit code before the destructors run.
+// Prepares the exit of a process in which threads of this package still run. These threads must not call Python, nor
+// use objects that static destructors destroy. So the process exits, with its exit code, before the destructors run.
 void ipu_end_process() {
   EndPython();
   on_exit(
@@ -312,7 +312,8 @@ void ipu_end_process() {
       nullptr);
 }
 
-// Returns all metrics, one per line, with fields separated by blanks. Times are in nanoseconds:
+// Returns all metrics, one per line, with fields separated by blanks. Times are in nanoseconds. `gone` lines have the
+// totals of deleted queues:
 //
 //   counter <name> <value>
 //   metric <name> <count> <total>, followed by up to `samples` latest samples: sample <name> <end> <duration>

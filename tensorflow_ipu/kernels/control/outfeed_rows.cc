@@ -138,8 +138,8 @@ extern "C" int64_t ipu_outfeed_rows(int64_t number, int64_t patience_us, const E
   });
 }
 
-// Does the same with all elements of a leaf in one tensor. Its shape is [elements] + [replicas, if several] + the
-// leaf's shape.
+// Like `ipu_outfeed_rows`, but stacks all elements of a leaf in one tensor. Its shape is [elements] + [replicas, if
+// several] + the leaf's shape.
 extern "C" int64_t ipu_outfeed_stacked(int64_t number, int64_t patience_us, const ElementLayout* layout, int64_t most,
                                        DLManagedTensor** tensors) {
   return Take(number, patience_us, *layout, most, tensors, [&](const auto& taken, std::vector<OwnedTensor>* copied) {

@@ -118,8 +118,9 @@ class IpuDevice : public HostDevice {
     return *type;
   }
 
-  // A compiled program gets its threads from this device when it starts: fewer threads if those of the starting thread
-  // are limited. TensorFlow's limit is applied by Eigen, but not by other users of the pool.
+  // Returns the threads of a compiled program that this thread starts. If TensorFlow limits the parallelism of this
+  // thread, returns a pool that reports fewer threads: Eigen applies the limit itself, but other users of the pool do
+  // not.
   const Eigen::ThreadPoolDevice* eigen_cpu_device() override {
     const auto allowed = static_cast<std::size_t>(std::max(1, tf::GetPerThreadMaxParallelism()));
     if (allowed > fewer_threads_.size()) return ThreadPoolDevice::eigen_cpu_device();

@@ -25,8 +25,8 @@
 
 namespace tensorflow_ipu {
 
-// An element of a dataset: its tensors or, if it is small, a copy of their bytes. Releasing tensors on a processor
-// other than the pump's takes longer than such a copy. The memory of the copy is returned to the pump.
+// An element of a dataset: its tensors or, if it is small, a copy of their bytes. Such a copy is faster than releasing
+// tensors on a core other than the pump's. The memory of the copy is returned to the pump.
 class InfeedElement {
  public:
   void Hold(std::vector<tensorflow::Tensor>* tensors) {
@@ -92,7 +92,7 @@ class Pump;
 // affect the old queue. Thread-safe.
 class Infeed {
  public:
-  // `turns` are the turns of the device whose programs use the infeed.
+  // `turns` orders the runs of the device whose programs use the infeed.
   Infeed(std::string name, int64_t depth, core::Grouping sharing, const core::Turns* turns)
       : name_(std::move(name)), depth_(depth), sharing_(sharing), turns_(turns) {}
 
@@ -128,7 +128,7 @@ class Infeed {
   std::shared_ptr<InfeedQueue> queue_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Pump> pump_ ABSL_GUARDED_BY(mutex_);
   core::Passed before_ ABSL_GUARDED_BY(mutex_);  // The totals of earlier passes.
-  // The latest turn on the device whose program had used a pass when the pass ended. The program of that turn may not
+  // Updated when a pass ends: the turn of the running program, if that program has used the pass. The program may not
   // use a later pass.
   int64_t ended_in_turn_ ABSL_GUARDED_BY(mutex_) = 0;
 };

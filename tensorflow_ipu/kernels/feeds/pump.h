@@ -132,7 +132,7 @@ class Pump {
   // needs the element. TensorFlow's iterators read at that time as well.
   absl::Status GetFirst(std::vector<tensorflow::Tensor>* element, bool* end);
 
-  // Releases the dataset, since other owners may keep the pump alive.
+  // Releases the dataset without waiting for the pump's destruction, since other owners may keep the pump alive.
   void Release();
 
   absl::Status Check(const std::vector<tensorflow::Tensor>& element) const;
@@ -144,7 +144,8 @@ class Pump {
   absl::Notification done_;
 };
 
-// Stops its pumps when the resources of a device are cleared. The session of that device started the pumps.
+// A resource of a device, with the pumps that the device's session has started. It stops these pumps when the device's
+// resources are cleared.
 class PumpRegistry : public tensorflow::ResourceBase {
  public:
   // Returns the registry of the op's device.

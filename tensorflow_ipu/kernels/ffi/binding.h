@@ -31,8 +31,8 @@ inline std::string_view TextOf(const xla::ffi::Dictionary& attributes, std::stri
 
 using StateBuffer = xla::ffi::Buffer<xla::ffi::S64>;
 
-// Binds the state of a call and its values. The program's order may precede the state. Results: the next state, and
-// values. Attributes follow.
+// Binds a call that uses a state. Its arguments are the program's order, if there is one, the state, and values. Its
+// results are the next state and values. The caller appends attributes.
 inline auto BindStateAndValues() { return xla::ffi::Ffi::Bind().RemainingArgs().Ret<StateBuffer>().RemainingRets(); }
 
 // Returns the memory of argument i, for the states at the start of a call's arguments.
@@ -60,7 +60,8 @@ struct ResultEncoding<stage, tensorflow_ipu::Answer> {
 
 }  // namespace xla::ffi
 
-// Registers a function as a handler. A binding follows the function. XLA infers it if all arguments are typed buffers.
+// Registers `function` as a handler. The last argument is the binding. It is optional if all arguments of the function
+// are typed buffers, because XLA can then infer it.
 #define IPU_HANDLER(name, function, ...)                              \
   XLA_FFI_DEFINE_HANDLER(function##Handler, function, ##__VA_ARGS__); \
   XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), name, "Host", function##Handler)

@@ -35,7 +35,7 @@ Answer Meet(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_state, f
   const core::ProgramState& at = states.used;
   static thread_local core::LookupCache<core::CallSite> cache;
   cache.Find(at.number, [](int64_t number) { return CallSites().Find(number); });
-  // Keeps the site alive: programs that run within this one on this thread change the cache.
+  // Keeps the site alive: a nested program on this thread may replace it in the cache.
   const std::shared_ptr<core::CallSite> site = cache.object();
   if (site == nullptr) {
     return ToError(

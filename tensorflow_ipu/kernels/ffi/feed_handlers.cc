@@ -19,7 +19,7 @@ namespace ffi = xla::ffi;
 
 // Infeed dequeue: copies the next element into the program's buffers, and advances the state.
 
-// A thread keeps it between calls.
+// Each thread has one, for all of its calls.
 struct InfeedCalls {
   core::LookupCache<InfeedQueue> cache;
   InfeedElement element;  // Its memory is returned to the pump at the next call.
@@ -49,8 +49,8 @@ absl::Status Missing(int64_t number) {
       "queue (or iterator) as long as programs use it.");
 }
 
-// Lets the queue copy the element when it arrives. Waiting here would block a thread of XLA's pool, perhaps one that a
-// replica needs that must run first.
+// Lets the queue copy the element when it arrives. Waiting here would block a thread of XLA's pool. The replica that
+// must run first may need that thread.
 ffi::Future CopyLater(Destinations to, const core::ProgramState& at, InfeedQueue* queue) {
   ffi::Promise promise;
   ffi::Future future(promise);
@@ -86,7 +86,7 @@ Answer Dequeue(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_state
     calls.element.Drop();
     return ffi::Error::Success();
   }
-  // Keeps the queue alive: programs that run within this one on this thread change the cache.
+  // Keeps the queue alive: a nested program on this thread may replace it in the cache.
   const auto kept = calls.cache.object();
   return CopyLater(std::move(to), at, kept.get());
 }
@@ -96,7 +96,7 @@ IPU_HANDLER("ipu_infeed_dequeue", Dequeue, BindStateAndValues());
 
 // Outfeed enqueue: copies the program's buffers into the queue, and advances the state.
 
-// A thread keeps it between calls.
+// Each thread has one, for all of its calls.
 struct OutfeedCalls {
   core::LookupCache<core::Outfeed> cache;
   std::vector<core::Leaf> leaves;

@@ -185,7 +185,7 @@ ffi::ErrorOr<std::unique_ptr<KernelOfCall>> Instantiate(ffi::Dictionary attribut
   return std::make_unique<KernelOfCall>(KernelOfCall{*std::move(kernel), calls});
 }
 
-// Returns a slot of a stash buffer, whose dimensions lack the first one.
+// Returns a slot of a stash buffer as a buffer without the first dimension.
 ffi::ErrorOr<HostBuffer> InStash(const HostBuffer& stash, int32_t slot) {
   const int64_t depth = stash.dimensions.front();
   if (slot < 0 || slot >= depth) return ffi::Unexpected(NoSuchSlot(slot));

@@ -17,7 +17,7 @@ namespace ffi = xla::ffi;
 using Int32 = ffi::Buffer<ffi::S32>;
 using Integers = ffi::Span<const int64_t>;
 
-// Ends the loop of a fence after one iteration, or skips it.
+// Returns `whether` as the condition of a loop, and passes on the token. See `Step` in `lowering/control_flow_ops.cc`.
 ffi::Error Fence(Int32 token, ffi::ResultBuffer<ffi::PRED> goes, ffi::Result<Int32> passed, bool whether) {
   *goes->typed_data() = whether;
   *passed->typed_data() = *token.typed_data();

@@ -18,14 +18,14 @@ namespace tf = tensorflow;
 
 namespace {
 
-// Each register holds 16 channels of one place of the result. The sums of a tile of 7 to 16 places stay in registers
-// over all channels and places of the filter, and each result is written once. An element of the images is loaded once
-// for all columns of the filter. One step of a tile is:
+// Each register holds 16 channels of one output position. A tile has 7 to 16 positions. Its sums stay in registers
+// during the loops over the channels and the elements of the filter, so each result is written once. An element of the
+// images is loaded once for all columns of the filter. One step of a tile is:
 //
-//   v = image[row][place][channel], in all lanes
-//   tile[place]     += v * filter[row][0][channel][16 channels]
-//   tile[place - 1] += v * filter[row][1][channel][16 channels]
-//   tile[place - 2] += v * filter[row][2][channel][16 channels]
+//   v = image[row][x][channel], in all lanes
+//   tile[x]     += v * filter[row][0][channel][16 channels]
+//   tile[x - 1] += v * filter[row][1][channel][16 channels]
+//   tile[x - 2] += v * filter[row][2][channel][16 channels]
 //
 // So 3 products need 1.1 loads. Two cores of 4 GHz compute 500 GFLOPS, which is 0.95 of their peak.
 
@@ -35,7 +35,7 @@ namespace {
 constexpr int kLanes = 16, kColumns = 3, kDepth = 8;
 constexpr std::size_t kMostFilter = 1 << 20;       // In bytes. Such a filter stays in a second-level cache.
 constexpr int64_t kUnitsOfThread = 4;              // Units of work per thread, if there are enough rows.
-constexpr int64_t kFilterRow = kColumns * kLanes;  // The size of one channel of the images.
+constexpr int64_t kFilterRow = kColumns * kLanes;  // The floats of one row of the filter for one input channel.
 
 // Allocates memory without initializing it.
 std::unique_ptr<float[]> Scratch(int64_t count) {
@@ -77,7 +77,7 @@ IPU_LANES void CopyPadded(const float* image, const Images& images, int64_t firs
 
 // The input and output of a tile of `R` rows and `P` columns.
 struct Tile {
-  int64_t row, block;  // Distances in the image.
+  int64_t row, block;  // Distances between rows, and between blocks of channels, of the images.
   int64_t channels;
   int64_t tap, filters;  // Distances between rows of the filter, and between its blocks.
   int64_t out_row, out_column;
@@ -128,8 +128,8 @@ struct Kernel {
   void (*compute)(const Tile&);
 };
 
-// With few places in one row, each sum would wait for its previous addition. So a tile has two rows, unless every other
-// row is zeros.
+// With few positions in one row, each sum would wait for its previous addition. So a tile has two rows, unless every
+// other row is zeros.
 template <int D>
 constexpr int kRows = D == 1 ? 2 : 1;
 
@@ -139,8 +139,8 @@ constexpr Kernel kKernels[] = {{1, 16, Compute<1, 16, S, D>},
                                {kRows<D>, 8, Compute<kRows<D>, 8, S, D>},
                                {kRows<D>, 7, Compute<kRows<D>, 7, S, D>}};
 
-// Returns the kernel that computes the fewest places twice; tiles overlap if the places are no multiple of their size.
-// Returns null if none fits, or if it would be slower than oneDNN's.
+// Returns the kernel that computes the fewest positions twice. Tiles overlap if the columns are no multiple of their
+// width. Returns null if none fits, or if it would be slower than oneDNN's.
 const Kernel* KernelFor(int64_t rows, int64_t columns, int64_t stride, int64_t gap) {
   const Kernel* best = nullptr;
   int64_t fewest = columns + columns / 16 + 1;
@@ -159,7 +159,7 @@ struct Pass {
   Images in, out;
   int64_t filter_rows;
   int64_t stride, gap;  // One of them is 1.
-  int64_t top, left;    // Padding before the images. With gaps, `gap` zeros count as one row.
+  int64_t top, left;    // Padding before the images, counted in positions that include the gaps.
   bool turned;
 };
 
@@ -241,8 +241,8 @@ bool Convolve(const Pass& pass, const float* images, const float* filter, float*
   return true;
 }
 
-// The gradient of the filter between 8 channels of the images and 16 channels of the output, for one row of the filter.
-// It is a sum over `rows` rows.
+// A part of the filter's gradient: one row of the filter, 8 input channels and 16 output channels. It is a sum over
+// `rows` rows of the output.
 struct GradientTile {
   const float* images;
   int64_t row, column;    // Distances between rows and columns of the images.

@@ -14,7 +14,7 @@ namespace tf = tensorflow;
 
 namespace {
 
-// The bits of an allocation's attributes that TensorFlow leaves to devices begin at this one.
+// The first of the bits of `AllocatorAttributes::value` that TensorFlow reserves for devices.
 constexpr int kDeviceBits = 24;
 
 }  // namespace

@@ -21,8 +21,8 @@
 
 namespace tensorflow_ipu {
 
-// Returns its memory for the first allocation of that size, and TensorFlow's memory for all others. Thread-safe, except
-// for Lend.
+// An allocator that returns the lent memory for the first allocation of exactly that size, and TensorFlow's memory for
+// all others. Thread-safe, except for Lend.
 class LentMemory : public tensorflow::Allocator {
  public:
   // The caller makes sure that the memory lent before is free.

@@ -61,7 +61,8 @@ struct Step {
         }) {}
 
   tf::ScopedStepContainer container;
-  // Work that kernels schedule must not wait for the programs that wait for it. It could on TensorFlow's threads.
+  // Runs the closures that kernels schedule. On TensorFlow's threads, a closure could wait behind the very programs
+  // that wait for it.
   std::function<void(std::function<void()>)> runner;
   std::vector<tf::Tensor> results;
   absl::Status status;
@@ -97,7 +98,7 @@ absl::StatusOr<std::shared_ptr<HostBody>> HostBody::Make(tf::OpKernelContext* co
   if (definition == nullptr) return absl::NotFoundError("Its function was not found.");
   for (const tf::OpDef::ArgDef& argument : definition->signature().input_arg()) {
     body->types_.push_back(argument.type());
-    const std::size_t bound = options.input_devices.size() - kOwnArguments;  // Wraps around for the first arguments.
+    const std::size_t bound = options.input_devices.size() - kOwnArguments;  // Huge for the first two arguments.
     const bool placed = bound < body->bound_.size() && argument.type() == tf::DT_RESOURCE;
     options.input_devices.push_back(placed ? body->bound_[bound].scalar<tf::ResourceHandle>()().device()
                                            : options.target);

@@ -33,17 +33,18 @@ struct HostResult {
   tensorflow::TensorShape shape;
 };
 
-// Clones the function library of the op of `context`, with `function` and all functions that it calls. The op must not
-// create kernels in that library. In a dataset the library is an overlay of another one, and TensorFlow clones only the
-// lower one.
+// Clones the function library of the op of `context`, because the op must not create kernels in that library itself.
+// The clone contains `function` and all functions that it calls. In a dataset the library is an overlay of another
+// library, and TensorFlow alone would clone only the lower one.
 absl::Status CloneLibrary(tensorflow::OpKernelContext* context, const std::string& function,
                           std::unique_ptr<tensorflow::FunctionLibraryDefinition>* definitions,
                           std::unique_ptr<tensorflow::ProcessFunctionLibraryRuntime>* process_library,
                           tensorflow::FunctionLibraryRuntime** library);
 
-// The part of a host function that was traced so far, with the bound tensors that it captures from outside of the
-// program. A program that was traced earlier uses only the first results. The arguments are the replica index, the
-// number of replicas, the bound tensors, and the tensors that the program passes. Thread-safe.
+// The body of a host function, as far as it was traced. Its bound tensors are those that it captures from outside of
+// the program. Tracing may add results later; a program that was traced earlier uses only the first results. The
+// arguments are the replica index, the number of replicas, the bound tensors, and the tensors that the program passes.
+// Thread-safe.
 class HostBody {
  public:
   // The body runs on the device of the op of `context`, with a copy of its functions. It must not outlive that device.

@@ -22,8 +22,8 @@ namespace tf = tensorflow;
 
 namespace {
 
-// Clears the resources of a device. TensorFlow clears the resources of all its devices before it destroys the first
-// device; this resource is one of them.
+// A resource whose destruction clears the resources of a device. TensorFlow clears the resources of all its devices,
+// including this object, before it destroys the first device.
 class Clearing : public tf::ResourceBase {
  public:
   explicit Clearing(std::shared_ptr<tf::ResourceMgr> resources) : resources_(std::move(resources)) {}

@@ -47,9 +47,9 @@ absl::Status MakeResource(Resource** made) {
   return absl::OkStatus();
 }
 
-// Copies of a session's devices (see HostDevice), for readers of a dataset that outlive the session. They are created
-// once, since each epoch of a `fit` on each IPU begins a read. It is a resource of the device of the session that needs
-// it first. Thread-safe.
+// Copies of a session's devices (see HostDevice), for readers of a dataset that outlive the session. The copies are
+// created once per session, since each epoch of a `fit` on each IPU begins a read. This object is a resource of the
+// session's device that needs it first. Thread-safe.
 class SessionDevices : public tensorflow::ResourceBase {
  public:
   // Returns the copies for the session of an op on the host. One of them is a copy of the op's device.

@@ -49,8 +49,8 @@ std::unique_ptr<tf::OpKernel> KernelOf(const tf::OpDef& op, const tf::NodeDef& n
   return kernel.ok() ? *std::move(kernel) : nullptr;
 }
 
-// Returns true if oneDNN computes a small gradient of a convolution. TensorFlow checks only the processor, but
-// `ONEDNN_MAX_CPU_ISA` may restrict oneDNN.
+// Tries to compute a small gradient of a convolution by oneDNN. Returns true on success. TensorFlow checks only the
+// processor, but `ONEDNN_MAX_CPU_ISA` may restrict oneDNN.
 bool Tried(tf::DataType type) {
   const tf::OpDef* const op = Find(absl::StrCat(kPrefix, "Conv2DBackpropFilter"));
   if (op == nullptr) return false;
@@ -194,8 +194,9 @@ absl::StatusOr<std::shared_ptr<const HostKernel>> Make(const std::string& text) 
   return std::make_shared<const HostKernel>(std::move(own), OneDnnKernel::Of(*op, node), DirectConvolution::Of(node));
 }
 
-// For smaller tensors oneDNN's setup takes longer than the computation. Narrow types are an exception, because
-// TensorFlow's kernels compute them many times slower. Nor is it worth waking another thread for them.
+// Smaller tensors are computed on one thread and without oneDNN: waking a thread or oneDNN's setup would take longer
+// than the computation. Narrow types use oneDNN at any size, because TensorFlow's kernels compute them many times
+// slower.
 constexpr std::size_t kLittle = 256 << 10;
 
 bool IsNarrow(tf::DataType type) { return type == tf::DT_BFLOAT16 || type == tf::DT_HALF; }

@@ -21,8 +21,8 @@ namespace tensorflow_ipu {
 // Returns true if oneDNN has native code for layers of this type on this processor.
 bool OneDnnComputes(tensorflow::DataType type);
 
-// Returns the type that the host's kernels use to compute layers of this type. It is float32 for smaller types that
-// they compute slowly.
+// Returns the type in which the host's kernels compute layers of type `type`: float32 for float16 and bfloat16 if
+// oneDNN does not compute them on this processor, else `type`.
 tensorflow::DataType ComputedType(tensorflow::DataType type);
 
 // A kernel of oneDNN. TensorFlow uses these kernels only with AVX-512 or `TF_ENABLE_ONEDNN_OPTS`, but they are faster
@@ -35,7 +35,8 @@ class OneDnnKernel {
   OneDnnKernel(std::unique_ptr<tensorflow::OpKernel> kernel, std::unique_ptr<tensorflow::OpKernel> forward)
       : kernel_(std::move(kernel)), forward_(std::move(forward)) {}
 
-  // Returns the node's results first, then further ones. Fails for some inputs that TensorFlow's kernel accepts.
+  // Returns the results of the node, which further results of oneDNN's kernel may follow. Fails for some inputs that
+  // TensorFlow's kernel accepts.
   absl::StatusOr<Tensors> Compute(absl::Span<const tensorflow::Tensor> inputs, KernelDevice* device,
                                   std::size_t lent) const;
 

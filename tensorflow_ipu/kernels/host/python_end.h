@@ -17,7 +17,7 @@ bool PythonHasEnded();
 // Calls `call` and keeps Python alive until it returns. If Python has ended, returns false without a call. Thread-safe.
 bool BeforePythonEnds(const std::function<void()>& call);
 
-// A deleter of functions. They hold stack traces of Python, and acquire Python's lock to free them.
+// A deleter of function libraries. Functions hold stack traces of Python, so deleting them acquires Python's lock.
 struct DropBeforePythonEnds {
   void operator()(const tensorflow::FunctionLibraryDefinition* functions) const {
     BeforePythonEnds([functions] { delete functions; });  // After Python's end they leak.

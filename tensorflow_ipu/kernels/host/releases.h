@@ -32,7 +32,8 @@ void ClearProcessorFeatures([[maybe_unused]] Executable& executable) {
 #endif
 }
 
-// XLA of 2.20 composes the inverse and hyperbolic functions of other operations. Its tangent is an operation too.
+// XLA of 2.20 has an operation for the tangent, but composes the inverse and hyperbolic functions from other
+// operations.
 #if IPU_TENSORFLOW < 221
 #define IPU_INVERSE_AND_HYPERBOLIC xla::HloOpcode::kTan
 #else

@@ -57,8 +57,8 @@ class HostThreads {
 
   HostThreads(Eigen::ThreadPoolInterface* pool, int count);
 
-  // Calls `run` for 0 to `parts` - 1 on this thread and on idle threads of XLA's pool. Those spin for a while after an
-  // operation. To wake a sleeping thread would take 0.06 to 0.1 ms.
+  // Calls `run` for 0 to `parts` - 1 on this thread and on idle threads of XLA's pool. The threads of that pool spin
+  // for a while after an operation. Waking a sleeping thread would take 0.06 to 0.1 ms.
   void Divide(int64_t parts, const std::function<void(int64_t)>& run) const;
 
   // Calls `run` for ranges that together cover 0 to `count`. `cycles` is the cost of one index.

@@ -115,7 +115,7 @@ Settings& TheSettings() { return core::NeverDestroyed<Settings>(); }
 // TensorFlow's client, which looks for executables before it compiles. Thread-safe, except with `kept`.
 class CompilerClient : public tf::XlaDeviceCompilerClient {
  public:
-  // If `kept` is set, an executable is stored in it and not in the folder. It must outlive the client.
+  // If `kept` is set, executables are stored in `*kept` and not in the folder. `*kept` must outlive the client.
   CompilerClient(xla::LocalClient* client, const std::string& key, KeptExecutable* kept)
       : XlaDeviceCompilerClient(client), key_(key), kept_(kept) {}
 
@@ -262,8 +262,8 @@ DeviceCompiler* NewDeviceCompiler(tf::DeviceBase* device, const std::string& key
 void Install(tf::Device* device) {
   DeviceCompiler* const compiler = NewDeviceCompiler(device);
   tf::ResourceMgr* const resources = device->resource_manager();
-  // A compiler exists if TensorFlow was requested to compile a program before any ran. It supports neither the cache
-  // nor the machine's arithmetic.
+  // If TensorFlow has compiled a program before the first run, it has created its own compiler. That compiler supports
+  // neither the cache nor the machine's arithmetic, so it is replaced.
   resources->Delete<DeviceCompiler>(resources->default_container(), kCompiler).IgnoreError();
   resources->Create(resources->default_container(), kCompiler, compiler).IgnoreError();
 }

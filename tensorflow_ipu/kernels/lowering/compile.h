@@ -17,8 +17,8 @@ struct KeptExecutable {
 };
 
 // Compiles a function for the inputs of a kernel without running it. Variables keep their values. The executable is
-// stored in the process's cache or, if `kept` is set, in `kept`. `key` then describes all that it depends on besides
-// its program.
+// stored in the process's cache or, if `kept` is set, in `kept`. In the latter case, `key` describes everything that
+// the executable depends on, except for its program.
 absl::Status Compile(tensorflow::OpKernelContext* context, const tensorflow::NameAttrList& function,
                      const std::string& key = "", KeptExecutable* kept = nullptr);
 

@@ -82,13 +82,13 @@ absl::StatusOr<tf::XlaCompiler::CompilationResult> CompiledFunction(tf::XlaOpKer
   return compiled;
 }
 
-// Marks a variable as assigned. If an index depends on a variable, TensorFlow's bridge treats the value before the
-// program as a constant until the variable is assigned. It overlooks assignments in loops and branches.
+// Marks a variable as assigned. Until then, TensorFlow's bridge evaluates indices that depend on the variable at
+// compile time, with the value from before the program. The bridge overlooks assignments in loops and branches.
 absl::Status MarkAssigned(tf::XlaResource* resource) {
   return resource->kind() == tf::XlaResource::kVariable ? resource->SetValue(resource->value()) : absl::OkStatus();
 }
 
-// Assigns the variable of this input its new value, which a function has returned.
+// Assigns `value`, which a function has returned, to the variable of this input.
 absl::Status Assign(tf::XlaOpKernelContext* context, const tf::XlaResourceUpdate& update, int input, xla::XlaOp value) {
   if (!update.modified) return absl::OkStatus();
   tf::XlaResource* resource = nullptr;
@@ -150,9 +150,9 @@ xla::XlaOp Packed(xla::XlaOp goes, Carried carried) {
   return xla::Tuple(goes.builder(), carried);
 }
 
-// Adds a loop of one iteration if `runs` is true, else of none; neither code nor a call decides that. Without `runs`,
-// adds a loop of one iteration, and custom calls decide whether it continues. If XLA's operations counted iterations,
-// XLA would compile code for each loop.
+// With `runs`, adds a loop that runs once if `runs` is true, and else not at all. Without `runs`, adds a loop that runs
+// once, whose condition custom calls return. If XLA's operations counted iterations, XLA would compile code for each
+// loop.
 absl::StatusOr<Carried> Loop(const std::optional<xla::XlaOp>& runs, Carried carried, const Iteration& iteration) {
   const xla::XlaOp goes = runs ? *runs : Step(&carried, /*goes=*/true);
   const xla::XlaOp initial = Packed(goes, carried);
@@ -178,8 +178,8 @@ REGISTER_OP("IpuBarrier")
     .Attr("T: list(type) >= 1")
     .SetShapeFn(ShapesOfInputs<>);
 
-// Limits the life of the operands of `values`: no operation that uses the fenced values reads them. A loop of one
-// iteration returns the values.
+// Limits the lifetime of the tensors from which `values` are computed: operations that use `fenced` do not read these
+// tensors, because XLA cannot fuse across this op. A loop of one iteration returns the values.
 REGISTER_OP("IpuFence")
     .Input("token: int32")
     .Input("values: T")

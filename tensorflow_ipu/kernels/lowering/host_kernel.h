@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tensorflow::XlaOpKernelCo
                                                        const std::vector<tensorflow::TensorShape>& results,
                                                        bool always = false);
 
-// A text, or a tensor whose elements are printed in the message.
+// A part of an error message: a text, or a tensor whose elements are printed.
 using PartOfMessage = std::variant<std::string, xla::XlaOp>;
 
 // Adds a custom call that ends the run with a message if the scalar `holds` is false, and returns true otherwise. The
@@ -47,16 +47,16 @@ using PartOfMessage = std::variant<std::string, xla::XlaOp>;
 xla::XlaOp CallAssertion(tensorflow::XlaOpKernelContext* context, xla::XlaOp holds,
                          const std::vector<PartOfMessage>& message, int64_t summarize = 3);
 
-// Lowers the node to a kernel of the host if it sums products of float32 over all but the last dimension. Returns false
-// if it does not.
+// Lowers the node to a host kernel if the node sums products of float32 over all but the last dimension. Otherwise
+// returns false.
 bool LowerAsSumOfProducts(tensorflow::XlaOpKernelContext* context);
 
 // Returns the node as text, without the properties that do not affect its kernel. So nodes with the same kernel have
 // the same text.
 std::string TextOf(const tensorflow::NodeDef& node);
 
-// Returns the name of the node in messages: its op and its name. `LinesOf` finds the user's line that created the node
-// by this name and by `key`, which distinguishes nodes of the same name.
+// Returns the op and the name of the node, as messages show them. Also records the user's line that created the node,
+// for `LinesOf`. `key` distinguishes nodes of the same name.
 std::string NameForMessages(tensorflow::XlaOpKernelContext* context, const std::string& key);
 
 // A slot of a stash buffer: a tensor [depth, ...], and an int32 scalar.

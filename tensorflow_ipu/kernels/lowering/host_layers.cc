@@ -33,8 +33,8 @@ namespace {
 
 namespace tf = tensorflow;
 
-// The attribute of an `Assert` in a program with the texts among its data, in their order. A program itself cannot
-// contain them.
+// The attribute of an `Assert` that contains the strings among its data, in order. A program itself cannot contain
+// strings.
 constexpr char kTextsAttribute[] = "_ipu_texts";
 
 void LowerAssert(tf::XlaOpKernelContext* context) {
@@ -83,7 +83,7 @@ Sizes SizesOf(tf::XlaOpKernelContext* context, int input, bool is_shape) {
 
 // Lowers the node to a product of matrices if it is a convolution by a filter of one element, without groups and
 // padding, or a gradient of such a convolution. XLA computes the product in half the time of the convolution. Strides
-// drop places of the images before the product, or insert zeros after it. Returns false if the node is not such a
+// drop positions of the images before the product, or insert zeros after it. Returns false if the node is not such a
 // convolution.
 bool LowerAsProduct(tf::XlaOpKernelContext* context) {
   const tf::NodeDef& node = context->op_kernel().def();
@@ -100,7 +100,7 @@ bool LowerAsProduct(tf::XlaOpKernelContext* context) {
   // Such strides are an error, which XLA's lowering reports.
   if (strides.front() != 1 || strides.back() != 1) return false;
   const int64_t in = input.back(), out = filter.back();
-  Sizes used = input;  // The places of the images that the strides select.
+  Sizes used = input;  // The positions of the images that the strides select.
   xla::PaddingConfig skipped;
   for (std::size_t i = 0; i < input.size(); ++i) {
     used[i] = (input[i] + strides[i] - 1) / strides[i];
@@ -181,8 +181,8 @@ bool IsSmall(const Lowered& layer) {
   return IsSmall(*images, filter->num_elements(), strides[kRows] * strides[kColumns], type);
 }
 
-// XLA repeats random draws for each of their uses. It takes 10 to 40 times as long for max poolings and their
-// gradients, 30 to 300 times for depthwise convolutions, and 5 to 20 times for bilinear resizing.
+// XLA repeats random draws for each of their uses. XLA takes 10 to 40 times as long as the host kernels for max
+// poolings and their gradients, 30 to 300 times for depthwise convolutions, and 5 to 20 times for bilinear resizing.
 bool AlwaysFaster(const Lowered&) { return true; }
 
 // For types that oneDNN does not compute, TensorFlow's own kernels take 4 to 10 times as long as XLA's code. Float16,
@@ -194,8 +194,8 @@ bool FasterWhereOneDnn(const Lowered& layer) {
 }
 
 // As FasterWhereOneDnn, except for small convolutions. XLA computes convolutions of one dimension below 1 MiB in 0.6 to
-// 0.9 of the time, because it divides them better among cores. The same holds for float32 convolutions with at most 8
-// Ki output positions and less than 20 Mi products.
+// 0.9 of oneDNN's time, because it divides them better among cores. The same holds for float32 convolutions with at
+// most 8 Ki output positions and less than 20 Mi products.
 bool FasterConvolution(const Lowered& layer) { return FasterWhereOneDnn(layer) && !IsSmall(layer); }
 
 // In loops, XLA computes gradients of convolutions of any type by its slowest code, and not all loops are known here.
@@ -214,10 +214,10 @@ bool FasterWhereOverlapping(const Lowered& layer) {
   return overlap && FasterWhereOneDnn(layer);
 }
 
-// XLA normalizes small batches in 0.2 to 1.0 of the time, since oneDNN divides them badly among cores. Small means less
-// than 2 MiB of float32; without AVX-512, less than 3 MiB or less than 32 features. For larger batches XLA takes 1.2 to
-// 9 times as long: it sums a few features at a time over all but the last dimension, and reads the memory again for
-// each.
+// XLA normalizes small batches in 0.2 to 1.0 of oneDNN's time, since oneDNN divides them badly among cores. Small means
+// less than 2 MiB of float32; without AVX-512, less than 3 MiB or less than 32 features. For larger batches XLA takes
+// 1.2 to 9 times as long: it sums a few features at a time over all but the last dimension, and reads the memory again
+// for each.
 bool FasterBatchNorm(const Lowered& layer) {
   constexpr int64_t kLarge = 512 << 10, kLargeWithoutAvx512 = 768 << 10, kManyFeatures = 32;
   const absl::StatusOr<xla::Shape> images = layer.context->InputXlaShape(0);
@@ -227,7 +227,7 @@ bool FasterBatchNorm(const Lowered& layer) {
   return elements >= kLargeWithoutAvx512 && images->dimensions().back() >= kManyFeatures;
 }
 
-// XLA is faster if it picks few of many elements, and takes 2 to 7 times as long if it sorts all.
+// XLA is faster if it selects few of many elements. It takes 2 to 7 times as long as the host kernel if it sorts all.
 bool FasterForMany(const Lowered& layer) {
   constexpr int kFew = 4;  // At least one of this many elements is selected.
   int64_t count = 0;
@@ -240,7 +240,7 @@ using Suits = bool (*)(tf::XlaOpKernelContext*, const tf::AttrSlice&);
 using Faster = bool (*)(const Lowered&);
 
 constexpr int kAll = std::numeric_limits<int>::max();
-// The other results of a `FusedBatchNorm` are used on other devices.
+// A `FusedBatchNorm` has further results, which only kernels of other devices use.
 constexpr int kBatchNormResults = 5, kBatchNormGradientResults = 3;
 
 bool Always(tf::XlaOpKernelContext*, const tf::AttrSlice&) { return true; }

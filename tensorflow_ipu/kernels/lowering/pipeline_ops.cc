@@ -29,7 +29,7 @@ namespace tf = tensorflow;
 // buffers. One custom call computes them for all instructions of the iteration. If they were XLA's arithmetic, XLA
 // would compile a kernel for each index, since they differ in their constants.
 //
-// Micro-batches are offsets from `base`. Those from 0 to `count` exist.
+// Attributes specify micro-batches as offsets from `base`. The micro-batches 0 to `count` - 1 exist.
 //   numbers[i] = base + number_of[i]
 //   slots[i] = (base + slot_of[i]) mod depths[i]
 //   predicates[i]: micro-batch first[i] exists. If kinds[i] is 1, second[i] must exist too; if it is 2, it must not.
@@ -68,8 +68,9 @@ absl::Status LowerLoopIndices(tf::XlaOpKernelContext* context) {
 
 REGISTER_XLA_OP(Name("IpuLoopIndices"), Lowering<LowerLoopIndices>);
 
-// Returns `count`, a number of micro-batches or of iterations over them that is known only at run time. The run fails
-// with the message `before`, `count`, `after` unless it is a multiple of `multiple` from `least` to `largest`.
+// Checks `count` at run time, and returns it. `count` is a number of micro-batches, or of iterations over them. It must
+// be a multiple of `multiple` from `least` to `largest`. Otherwise the run fails with a message that consists of
+// `before`, `count` and `after`.
 REGISTER_OP("IpuMicroBatches")
     .Input("count: int64")
     .Output("checked: int64")

@@ -21,8 +21,9 @@ namespace {
 
 using tf::kernel_factory::OpKernelRegistrar;
 
-// A symbolic device gets no kernels that are registered for any device. Set while the library is loaded, since
-// TensorFlow stores these names without a lock.
+// Declares the backend a symbolic device, for which TensorFlow ignores kernels that are registered for all devices at
+// once (`DEVICE_DEFAULT`). Runs while the library is loaded, since TensorFlow stores the names of symbolic devices
+// without a lock.
 const bool symbolic = [] {
   tf::AddSymbolicExecutionDevice(kProgramBackend);
   return true;

@@ -86,7 +86,8 @@ REGISTER_OP("IpuEmbeddingLookup")
       return absl::OkStatus();
     });
 
-// `done` is zero: the gradient of `trained`.
+// Updates the table by the gradients of a lookup's rows. `done` is 0, and serves as the gradient of the lookup's
+// `trained`.
 REGISTER_OP("IpuEmbeddingUpdate")
     .Input("state: resource")
     .Input("indices: int32")

@@ -60,7 +60,7 @@ xla::XlaOp Number(xla::XlaOp like, int64_t value) { return xla::ScalarLike(like,
 
 // A begin, an end or an index.
 struct Place {
-  xla::XlaOp op;  // Set for known positions too.
+  xla::XlaOp op;  // Valid whether or not `known` is set.
   std::optional<int64_t> known;
   xla::XlaOp original = op;  // As in the program: a negative position counts from the end of the axis.
 };
@@ -112,7 +112,7 @@ xla::PrimitiveType PlaceType(tf::XlaOpKernelContext* context) {
 Place PlaceAt(tf::XlaOpKernelContext* context, int input, int64_t element, int64_t size) {
   const xla::XlaOp original = xla::Reshape(xla::Slice(context->Input(input), {element}, {element + 1}, {1}), Sizes());
   const xla::XlaOp place = xla::ConvertElementType(original, PlaceType(context));
-  // The search fails at some operations.
+  // `AnalyzeConstant` fails at some operations. The position is then treated as unknown.
   absl::StatusOr<xla::OptionalLiteral> literal =
       context->value_inference().AnalyzeConstant(place, xla::ValueInferenceMode::kValue);
   if (!literal.ok() || !literal->AllValid()) {
@@ -140,7 +140,7 @@ xla::XlaOp Count(xla::XlaOp length, int64_t stride) {
   return xla::Max(count, Number(length, 0));
 }
 
-// Returns `place`, which becomes available once it has been checked. So no element is assigned before the check.
+// Returns `place` with a dependency on its check. So no element is assigned before the check.
 xla::XlaOp Checked(tf::XlaOpKernelContext* context, xla::XlaOp place, xla::XlaOp holds,
                    const std::vector<PartOfMessage>& message) {
   return xla::Select(AtRunTime(context, CallAssertion(context, holds, message)), place, Number(place, 0));
@@ -177,7 +177,8 @@ class Slicing {
   // Selects the positions that a run checks. Other positions are moved into the tensor, as XLA does.
   enum class Checks { kNone, kRanges, kAll };
 
-  // Returns true if XLA's kernel suffices: all positions are known, and the program relies on no length.
+  // Returns true if XLA's kernel suffices: all positions are known, and no lengths are recorded (see
+  // `kLengthsAttribute`).
   bool XlaSuffices() const {
     return lengths_.empty() && context_->ConstantInputTensor(kBegin).ok() && context_->ConstantInputTensor(kEnd).ok();
   }

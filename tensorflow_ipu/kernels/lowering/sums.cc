@@ -29,8 +29,8 @@ bool IsBroadcast(xla::XlaBuilder* builder, int64_t handle) {
   return XlaBuilderFriend::GetInstructionByHandle(builder, handle)->opcode() == "broadcast";
 }
 
-// Returns a reshape of the instruction, which has the shape of `like`. A builder cannot create an `XlaOp` from a
-// handle.
+// Returns a reshape of the instruction `handle`, whose shape must equal that of `like`. A builder cannot create an
+// `XlaOp` from a handle, so this function reshapes `like` and then replaces the operand.
 xla::XlaOp Reshaped(int64_t handle, xla::XlaOp like, absl::Span<const int64_t> dimensions) {
   const xla::XlaOp reshaped = xla::Reshape(like, dimensions);
   if (auto* const instruction = XlaBuilderFriend::GetInstruction(reshaped)) instruction->set_operand_ids(0, handle);

@@ -42,7 +42,7 @@ struct F16 {
     const int32_t magnitude = Bits(held) & 0x7fffffff;
     // Subnormal: adding 0.5 rounds to the last bit of the half.
     const int32_t subnormal = Bits(FromBits(magnitude) + 0.5f) - Bits(0.5f);
-    // Unused if it is negative.
+    // Not selected below if it is negative.
     const int32_t normal = (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13;
     int32_t half = Select(magnitude < 0x38800000, subnormal, normal);
     half = Select(magnitude >= 0x477ff000, 0x7c00, half);  // Values from 65520 on round to infinity.

@@ -25,18 +25,19 @@ enum class Element { kHalf, kFloat };
 //   right  filter[0] x filter[1] x filter[2] x channels x features; likewise
 //   out    images x out[0] x out[1] x out[2] x features; likewise
 //
-// Adjacent images and places (and channels of the filter) begin `..._stride` elements apart.
+// Adjacent rows begin `..._stride` elements apart. A row has the channels or features of one position; in `right`, the
+// features of one position and channel.
 //
-// An element of the result is a sum over the filter's places and the channels, in blocks of kBlockOfProducts:
+// An element of the result is a sum over the filter's positions and the channels, in blocks of 16 (kBlockOfProducts):
 //
-//   channels a multiple of it   for each 16 channels { for each place { a block } }
-//   otherwise                   the channels of all places, one place after the other, 16 at a time
+//   channels divisible by 16   for each 16 channels { for each position { a block } }
+//   otherwise                  the channels of all positions, one position after the other, 16 at a time
 //
-// A block is summed in float, from 0 on and in order. It is added to the partial sum, which is rounded to its type, to
-// nearest with ties to even. If there is a key, half partial sums are rounded stochastically: up or down with a
-// probability in proportion to how near the neighbour is. The random bits depend on the key, the place in `out` and the
-// index of the block. The result is the last partial sum, rounded once to the type of the result. Values outside of the
-// input, or in a gap of it, are 0.
+// A block is summed in float, in order and starting from 0. It is added to the partial sum, which is rounded to its
+// type, to nearest with ties to even. If there is a key, half partial sums are rounded stochastically; see
+// `StochasticRounding`. The random bits depend on the key, the position in `out` and the index of the block. The result
+// is the last partial sum, rounded once to the type of the result. Values outside of the input, or in the gaps of a
+// dilated input, are 0.
 struct BlockedProducts {
   using Space = std::array<int64_t, 3>;
 
@@ -58,13 +59,13 @@ struct BlockedProducts {
   // Returns the number of independent parts of the work.
   int64_t Parts() const;
 
-  // Returns an estimate.
+  // Returns an estimate of the processor cycles that a part takes.
   int64_t CyclesOfPart() const;
 
   void Compute(const void* left, const void* right, void* result, int64_t first, int64_t last) const;
 };
 
-// Results do not depend on the instructions.
+// The instructions that Compute uses. They do not affect results.
 enum class Instructions { kPlain, kAvx2, kAvx512 };
 
 Instructions BestInstructions();

@@ -28,7 +28,8 @@ class RandomStreams {
 
   RandomSeed Draw(int64_t replica) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Returns the key of a run's stochastic rounding. `shared` is the same for all replicas. It does not affect Draw.
+  // Returns the key of a run's stochastic rounding. Sets `*shared` to a key that is the same for all replicas. Does not
+  // affect Draw.
   uint64_t DrawRounding(int64_t replica, uint64_t* shared) ABSL_LOCKS_EXCLUDED(mutex_);
 
   int64_t StreamOf(int64_t replica) const ABSL_LOCKS_EXCLUDED(mutex_) {

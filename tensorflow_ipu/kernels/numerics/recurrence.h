@@ -6,7 +6,7 @@
 
 namespace tensorflow_ipu::core {
 
-// A line of the processor's caches.
+// A cache line.
 struct alignas(64) Line {
   float floats[16];
 };
@@ -14,9 +14,10 @@ using Lines = std::vector<Line>;
 
 // Tensors are row-major: a row is an element of the batch. Each step multiplies [state, inputs, 1] by the kernel.
 //
-// For an LSTM the product consists of the input, forget, candidate and output gates. A GRU resets after the product.
-// Its product has four parts: the candidate's product of the inputs, the update gate, the reset gate, and the
-// candidate's product of the state. The first part does not use the state, and the last one does not use the inputs.
+// For an LSTM the product consists of the input, forget, candidate and output gates. A GRU applies its reset gate after
+// the product (Keras's `reset_after`). Its product has four parts: the candidate's part from the inputs, the update
+// gate, the reset gate, and the candidate's part from the state. The first part does not use the state, and the last
+// one does not use the inputs.
 //
 // `of_x` is the gradient of the tensor `x`.
 struct Recurrence {
@@ -36,15 +37,16 @@ struct Recurrence {
   // The gradients of `states` and `last_cell`, which are the inputs of the backward pass. Null in the forward pass.
   const float *upstream, *last_upstream;
   float *of_inputs, *of_state, *of_cell, *of_kernel;
-  float* of_gates;  // [rows, steps, pitch()]; 4 * units of each pitch are used.
+  float* of_gates;  // [rows, steps, pitch()], of which [rows, steps, 4 * units] are used.
   float* operands;  // [rows, steps, depth()]: the vectors that the steps multiplied by the kernel.
 
   int64_t depth() const { return units + features + 1; }
-  // The number of the kernel's columns that the state, or the inputs, are multiplied by. The state uses the last
-  // columns, and the inputs the first ones.
+  // The number of kernel columns that multiply the state. They are the last columns. Equally many, the first columns,
+  // multiply the inputs.
   int64_t columns() const { return (lstm ? 4 : 3) * units; }
   int64_t saved_size() const { return (lstm ? 5 : 4) * units; }
-  // Distances of a power of two would map to few sets of the cache. Vectors are read as a whole.
+  // The length of a padded row of `of_gates`. Whole vectors are read, also at its end. A power of two would map many
+  // rows to the same cache set.
   int64_t pitch() const { return (4 * units + 63) / 64 * 64 + 16; }
 };
 
@@ -57,7 +59,8 @@ PackedKernel Pack(const Recurrence& recurrence);
 // Computes all steps, or all gradients except the kernel's, for the rows from `begin` to `end`.
 void RunSteps(const Recurrence& recurrence, const PackedKernel& kernel, int64_t begin, int64_t end);
 
-// Computes the rows from `begin` to `end` of the kernel's gradient, from the gradients of the gates of `rows` rows.
+// Computes the rows from `begin` to `end` of the kernel's gradient. Sums over the gates' gradients of `rows` elements
+// of the batch.
 void AddUpKernel(const Recurrence& recurrence, int64_t rows, int64_t begin, int64_t end);
 
 }  // namespace tensorflow_ipu::core

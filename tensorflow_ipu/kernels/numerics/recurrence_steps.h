@@ -1,6 +1,6 @@
 // The functions of `recurrence.h` for vectors of `kWidth` floats and tiles of `kRows` rows. The file is included once
-// for each kind of processor, in a namespace that defines both. Templates that are inlined elsewhere would not work:
-// GCC splits vectors when it reads a function, by the instructions that are allowed at that point.
+// for each kind of processor, in a namespace that defines both constants. Templates would not work: GCC splits vectors
+// when it parses a function, according to the instructions that are enabled at that point.
 
 typedef float Vector __attribute__((vector_size(kWidth * sizeof(float))));
 typedef int32_t Integers __attribute__((vector_size(kWidth * sizeof(int32_t))));

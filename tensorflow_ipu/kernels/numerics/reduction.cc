@@ -14,7 +14,7 @@ namespace tensorflow_ipu::core {
 namespace {
 
 // The number of elements of a block, whose accumulators fit into the first-level cache. The inner loops have a fixed
-// length, because GCC vectorizes no other loops at -O2. The small block is for scalars.
+// length, because GCC vectorizes no other loops at -O2. Short inputs, such as scalars, use the small block.
 constexpr int64_t kBlock = 1024;
 constexpr int64_t kSmallBlock = 16;
 

@@ -18,7 +18,7 @@ const char* NameOf(DataType type);
 // kLocal keeps the replica's own value.
 enum class Reduction { kSum, kMean, kProduct, kMin, kMax, kAnd, kOr, kLocal };
 
-// Returns true for kAnd, kOr and kLocal of booleans, and for all other reductions of other types.
+// Booleans support kAnd, kOr and kLocal. Other types support all reductions except kAnd and kOr.
 bool Supports(DataType type, Reduction reduction);
 
 // Reduces two or more inputs from left to right. `out` may be an input. `reduction` must not be kLocal.
@@ -28,8 +28,8 @@ bool Supports(DataType type, Reduction reduction);
 void Reduce(DataType type, Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count,
             std::byte* out);
 
-// The same reduction in two steps. First each worker reduces its inputs to a part, in the accumulation type. Then each
-// worker reduces all parts, of `replicas` replicas in total.
+// The same reduction in two steps. First each worker reduces its inputs to a partial result of type `Accumulated`. Then
+// each worker reduces the partial results of all workers, which have `replicas` replicas in total.
 DataType Accumulated(DataType type, Reduction reduction);
 void ReducePart(DataType type, Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count,
                 std::byte* out);

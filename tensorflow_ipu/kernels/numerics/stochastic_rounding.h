@@ -30,8 +30,9 @@ struct Numbers {
   bool one = false;
 };
 
-// Computes an operation of two operands, or only of `a`, and rounds each result up or down to a neighbour. The
-// probability is proportional to how near the neighbour is. NaNs stay. The result may be an operand of the same type.
+// Computes an operation of two operands, or only of `a`, and rounds each result to one of its two neighbours. The
+// probability of a neighbour is proportional to the distance of the result from the other neighbour. NaNs stay. The
+// result may be an operand of the same type.
 //
 // The random bits of an element depend only on the key, the site and its index.
 struct StochasticRounding {

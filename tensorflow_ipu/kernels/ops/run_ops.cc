@@ -104,8 +104,9 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
           EndTurn(ordinal);
           done();
         });
-    // The thread that ends the previous run must not block. This thread may, since TensorFlow treats the op as
-    // expensive and has scheduled other work elsewhere. So a single replica needs no other thread.
+    // If the turn begins at once, a single replica runs on this thread. This thread may block, since TensorFlow treats
+    // the op as expensive and has scheduled other work elsewhere. If the turn begins later, it begins on the thread
+    // that ends the previous run, which must not block.
     static thread_local const Launch* requesting = nullptr;
     requesting = launch.get();
     RequestTurn(context, ordinal, [context, launch, done](const absl::Status& turn) {

@@ -55,7 +55,8 @@ struct Suspect {
   uint32_t magnitude = 0;  // The bits of a float32.
 };
 
-// Parses `operations`, which `precision/checks.cc` writes, with the stop codes.
+// Returns the operations that the stop codes identify. `operations` is the text that `precision/checks.cc` writes.
+// `values` begins with the stop codes.
 std::vector<Suspect> Suspects(std::string_view operations, const std::vector<precision::HostArray>& values) {
   std::vector<Suspect> suspects;
   std::size_t index = 0;

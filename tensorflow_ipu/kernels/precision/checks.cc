@@ -89,7 +89,7 @@ bool AddsUp(const xla::HloInstruction& reduction) {
 }
 
 // Returns true if `value` is an intermediate result of the TensorFlow operation that contains `user`, element by
-// element. In loops of such an operation neither has a name.
+// element. The names are equal, or both empty, as in loops of such an operation.
 bool IsWithinOperation(const xla::HloInstruction& value, const xla::HloInstruction& user) {
   return value.metadata().op_name() == user.metadata().op_name() &&
          (user.IsElementwise() || user.IsCustomCall(kRound) || user.IsCustomCall(kShared)) &&
@@ -118,7 +118,7 @@ Specials Shown(const xla::HloInstruction& by, int64_t operand) {
   if (opcode == HloOpcode::kDivide || opcode == HloOpcode::kRemainder) {
     return operand == 0 ? kNanOrInfinity : kNan;  // A finite value divided by infinity is 0.
   }
-  // An element that the same operation of TensorFlow does not select must not stop the program.
+  // Elements that a selection within the same TensorFlow operation drops must not stop the program.
   if (IsSelectOf(by, *by.operand(operand))) return kNanOrInfinity;
   // Other operations select, or return other values.
   return opcode == HloOpcode::kReduce && operand == 0 && AddsUp(by) ? kNanOrInfinity : 0;
@@ -130,8 +130,8 @@ int64_t PoleOperand(HloOpcode opcode) {
   return opcode == HloOpcode::kLog || opcode == HloOpcode::kPower || opcode == HloOpcode::kRsqrt ? 0 : -1;
 }
 
-// Returns the special values that the result can have although no operand has one, and that stop the program by the
-// options.
+// Returns the special values that stop the program according to `options`, and that the operation can produce from
+// operands without special values.
 Specials SpecialsOf(const Options& options, const xla::HloInstruction& operation) {
   if (OverflowsF8(operation)) return options.oflo ? kInfinity : 0;
   if (!IsFloat(operation.shape()) || !Computes(operation) || IsBounded(operation.opcode()) ||
@@ -196,9 +196,9 @@ bool IsSource(const xla::HloInstruction& operation) {
   });
 }
 
-// Returns the values that may have caused an operation's NaN or infinity. They are needed if an operation is compared
-// with its operands as a whole. Elementwise operations are compared element by element, and the operands of products
-// are in memory.
+// Returns the values that may have caused the NaN or infinity of an operation that is not elementwise. Products and
+// custom calls return their operands, which are in memory. Elementwise operations need no sources, because they are
+// compared with their operands element by element.
 std::vector<Value> SourcesOf(const xla::HloInstruction& operation) {
   std::vector<Value> waiting(operation.operands().begin(), operation.operands().end());
   if (xla::HloPredicateIsOp<HloOpcode::kDot, HloOpcode::kConvolution, HloOpcode::kCustomCall>(&operation)) {
@@ -315,8 +315,8 @@ void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged
   parts_[part->second].push_back(std::move(checked));
 }
 
-// Chooses a buffer that exists anyway to inspect a result. Products are in memory in float32, and values computed from
-// them in float16. An infinity that is bounded exists only in float32.
+// Chooses the buffer in which a run scans a result, preferably one that exists anyway. Products are stored in float32,
+// and values computed from them in float16. If overflow is bounded, an infinity exists only in float32.
 void Checks::ChooseScanned(const CheckedOperation& checked, Specials specials, Value result) {
   const bool half = result->shape().element_type() == xla::F16;
   const bool stored = !checked.elementwise || (checked.converts && !checked.wide->IsElementwise());
@@ -336,9 +336,9 @@ void Checks::ChooseScanned(const CheckedOperation& checked, Specials specials, V
   }
 }
 
-// Returns the condition for elements of an elementwise result to be used by the TensorFlow operation that contains it.
-// Some TensorFlow operations, such as `Erfc`, compute two results and select one. The other result must not stop the
-// program. Null: all elements are used.
+// Returns a mask for an elementwise result: true for the elements that the enclosing TensorFlow operation uses. Some
+// TensorFlow operations, such as `Erfc`, compute two results and select one. The other result must not stop the
+// program. Returns null if all elements are used.
 Value Checks::Reaches(const Emit& emit, Value value) {
   const auto [entry, is_new] = reaches_.emplace(value, nullptr);
   if (!is_new || value->users().empty() || value == value->parent()->root_instruction()) return entry->second;
@@ -414,8 +414,8 @@ Value Checks::StopCodes(const Emit& emit, const Recomputation& recomputed, const
              : xla::MakeReduceHlo(codes, emit.Scalar(0u), HloOpcode::kMaximum, emit.computation()->parent()).value();
 }
 
-// Adds the call that checks the results. Its operands are the flag of a program that was stopped before, the state, the
-// scanned results, the iterations of the loops, and the parameters of the recomputation.
+// Adds the call that checks the results. Its operands are the flag of a program that was stopped earlier, the state,
+// the scanned results, the iterations of the loops, and the parameters of the recomputation.
 Value Checks::Failed(const Emit& emit, const Scope& scope) {
   if (scanned_.empty()) return scope.failed;
   std::vector<Value> wanted;

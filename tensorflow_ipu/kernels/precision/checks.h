@@ -42,7 +42,7 @@ class Checks {
   // is the rewritten result.
   void Note(const xla::HloInstruction& operation, Value wide, Value judged, Value result);
 
-  // Returns the flag of a program that was stopped by the operations recorded so far, or before. It may be called
+  // Returns a flag that is true if the program was stopped by the operations recorded so far, or earlier. May be called
   // repeatedly.
   Value Failed(const Emit& emit, const Scope& scope);
 

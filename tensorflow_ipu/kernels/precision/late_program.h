@@ -17,7 +17,8 @@
 
 namespace tensorflow_ipu::precision {
 
-// Returns XLA's client for the host. The first call in a process sets the number of threads of an operation; -1: all.
+// Returns XLA's client for the host. The first call in a process sets the number of threads that an operation may use;
+// -1 means all.
 //
 // XLA's default client may not be the host's if several platforms are registered, as with TensorFlow 2.20.
 xla::LocalClient* HostClient(int threads = -1);
@@ -33,7 +34,7 @@ class LateProgram {
  public:
   struct Results {
     xla::ScopedShapedBuffer memory;
-    std::vector<HostArray> arrays;  // In that memory.
+    std::vector<HostArray> arrays;  // They refer to `memory`.
   };
 
   // `serialized` is an `HloModuleProto`, compressed by Snappy, in the Base64 alphabet for the web.

@@ -174,7 +174,7 @@ bool IsProductOfHalves(const xla::HloInstruction& instruction) {
   });
 }
 
-// Returns the result of half partial sums that overflow. If overflow stops the program, it does not use them.
+// Returns the value that half partial sums get on overflow. If overflow stops the program, the value does not matter.
 core::Overflow OverflowOf(const Options& options) {
   if (options.oflo) return core::Overflow::kInfinite;
   return options.nanoo ? core::Overflow::kNan : core::Overflow::kLargest;

@@ -82,7 +82,7 @@ Value Source(Value value) {
   return value;
 }
 
-// Returns true if a loop's result is among the results of its computation, as updated variables are.
+// Returns true for a loop whose result is also a result of the enclosing computation, such as an updated variable.
 bool IsResult(const Value loop) {
   const Value root = loop->parent()->root_instruction();
   if (loop->opcode() != HloOpcode::kWhile || root->opcode() != HloOpcode::kTuple) return false;
@@ -109,7 +109,7 @@ bool IsRestored(Value value, const xla::HloInstruction* before) {
 // `ffi/precision_handlers.cc`.
 constexpr char kRestore[] = "ipu_half_restore";
 
-// Lets a computation, which returns a tuple, return the elements of `before` if the program is stopped in it. One call
+// Extends a computation that returns a tuple: if the program is stopped, it returns the elements of `before`. One call
 // selects all elements in their memory, because XLA would compile a kernel for each element.
 void Restore(const Emit& emit, Value failed, const std::vector<Value>& before) {
   const Value root = emit.computation()->root_instruction();
@@ -383,13 +383,14 @@ bool IsExact(const xla::HloInstruction& operation) {
       &operation);
 }
 
-// Returns true if a value is computed in this computation. XLA may compute other values again.
+// Returns true if an operation of this computation computes the value. XLA may recompute other values, such as
+// constants and broadcasts.
 bool IsComputed(const xla::HloInstruction& value) {
   return xla::HloPredicateIsNotOp<HloOpcode::kBroadcast, HloOpcode::kConstant, HloOpcode::kCustomCall,
                                   HloOpcode::kGetTupleElement, HloOpcode::kIota, HloOpcode::kParameter>(&value);
 }
 
-// Returns true if the program converts a value to float32. Products and convolutions convert it too, and their operands
+// Returns true if an operation reads the value in float32: a conversion, or a product or convolution, whose operands
 // are in memory.
 bool IsReadInFloat32(const xla::HloInstruction& value) {
   return std::any_of(value.users().begin(), value.users().end(), [](const xla::HloInstruction* user) {
@@ -456,7 +457,7 @@ void Attribute(const Options& options, xla::HloModule* module) {
   for (xla::HloComputation* const computation : module->computations()) {
     for (const Value instruction : computation->instructions()) {
       std::string_view name = instruction->metadata().op_name();
-      // After inlining, the last of several names is the one with the calls.
+      // After inlining there are several names. The last one includes the names of the calls.
       if (const std::size_t separator = name.rfind(';'); separator != std::string_view::npos)
         name.remove_prefix(separator + 1);
       for (const auto& [attribute, values] : options.attributes) {

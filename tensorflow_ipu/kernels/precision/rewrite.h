@@ -15,8 +15,8 @@
 
 namespace tensorflow_ipu::precision {
 
-// Returns the program with its loops, branches and functions rewritten as its marker specifies. Without a marker, the
-// program is rewritten so that XLA computes float16 faster. Returns null if there is nothing to rewrite.
+// Returns the program with its loops, branches and functions rewritten as its marker (see `kMarker`) specifies. Without
+// a marker, the program is rewritten so that XLA computes float16 faster. Returns null if there is nothing to rewrite.
 absl::StatusOr<std::shared_ptr<xla::XlaComputation>> Rewritten(const xla::XlaComputation& program);
 
 // The operations of a program whose results are the same on all replicas (replica-invariant).

@@ -79,8 +79,8 @@ xla::Shape WideShape(const xla::Shape& shape) {
   return IsHalf(shape) ? xla::ShapeUtil::ChangeElementType(shape, xla::F32) : shape;
 }
 
-// Returns true if the combiner of an operation, which is the last computation that it calls, computes; a maximum does
-// not. Returns false if one of them cannot be widened.
+// Returns true if the combiner of an operation computes, like a sum and unlike a maximum. The combiner is the last
+// computation that the operation calls. Returns false if any called computation cannot be widened.
 bool Combines(const xla::HloInstruction& operation) {
   bool computes = false;
   for (const xla::HloComputation* const called : operation.called_computations()) {

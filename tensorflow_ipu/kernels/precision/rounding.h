@@ -52,7 +52,7 @@ struct Key {
   Value second = nullptr;
 };
 
-// Derives the key of part number `part` from the key of the whole. Parts have different keys.
+// Derives the key of part `part` of a computation from the key of the computation. Parts have different keys.
 Key KeyOf(const Emit& emit, Key key, uint64_t part);
 
 // Returns the key of the next iteration of a loop.
@@ -75,8 +75,8 @@ Value RoundStochastically(const Emit& emit, core::Operation operation, const std
 // the same sign. NaNs stay.
 Value Bounded(const Emit& emit, Value value, bool nan_on_overflow);
 
-// Keeps XLA from computing a value again for each of its users, with its rounding and all that it depends on. That
-// would take far longer to compile.
+// Prevents XLA from computing a value again for each of its users. Such a program would repeat the value's rounding and
+// all its dependencies, and take far longer to compile.
 Value Shared(const Emit& emit, Value value);
 
 // Conversions to 8-bit floats (f8). `ops/f8_ops.py` builds each conversion from operations on float32 and marks two of

@@ -50,7 +50,8 @@ class Waiters {
   int64_t waits() const { return waits_; }
   std::chrono::nanoseconds waited() const { return waited_; }
 
-  // Appends a program that has already waited for `already`. `late(number)` is called after a limit above 0.
+  // Appends a program that has already waited for `already`. If `limit` is above 0, `late(number)` is called when the
+  // program has waited that long.
   template <typename Late>
   void Add(int64_t replica, Callback callback, std::chrono::nanoseconds already, std::chrono::nanoseconds limit,
            Late late) {
@@ -129,7 +130,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   using Callback = typename Waiters<Element>::Callback;
   enum class Took { kElement, kNothing, kFailed };
 
-  // `turns` are the turns of the device whose programs use the infeed.
+  // `turns` orders the runs of the device whose programs use the infeed.
   Infeed(std::string name, int64_t depth, Grouping sharing = {1, false}, const Turns* turns = nullptr)
       : name_(std::move(name)), capacity_(depth), rows_(sharing), turns_(turns) {}
 
@@ -145,12 +146,12 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return used;
   }
 
-  // Rejects the program of a turn that used the preceding pass: its replicas would continue with rows of either pass.
-  // It must be called before programs can find the queue.
+  // Rejects the program of this turn, because it used the preceding pass: some replicas could get rows of that pass,
+  // and others rows of this pass. Must be called before programs can find the queue.
   void Refuse(int64_t turn) { refused_turn_ = turn; }
 
-  // Waits for room and appends an element. Returns Cancelled once the queue is closed. `element` receives the memory
-  // that a Take left, so that each thread frees its own memory.
+  // Waits for room and appends an element. Returns Cancelled once the queue is closed. `element` receives memory that
+  // an earlier Take returned, so that each thread frees its own memory.
   absl::Status Push(Element&& element, std::size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
     const absl::MutexLock lock(&mutex_);
     if (!HasRoom()) capacity_.RanFull();
@@ -397,7 +398,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return absl::CancelledError("The run was interrupted while it used the infeed queue `" + name_ + "`.");
   }
 
-  // Returns the error of a call that must be rejected. The first program that uses the queue sets the number of
+  // Returns an error if a replica may not use the queue. The first program that uses the queue sets the number of
   // replicas.
   absl::Status Refusal(int64_t replica, int64_t replicas) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (Stopped()) return WhyStopped();

@@ -139,7 +139,7 @@ class ReplicaRows {
   std::vector<int64_t> rows_;  // By replica: the number of elements that it took.
 };
 
-// Prefetches the data of an element, if it has such a method.
+// Prefetches the data of an element, if its type has a method `Prefetch`.
 template <typename Element>
 auto Prefetch(const Element& element, int) -> decltype(element.Prefetch()) {
   element.Prefetch();

@@ -58,14 +58,14 @@ class Outfeed {
   absl::Status Append(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Sets the layout if no data is transferred between host and device.
+  // Sets the layout without an element. Used by programs with synthetic data, which enqueue nothing.
   void Declare(int64_t layout) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Takes up to `most` complete rows; waits for a row if there are none. Takes none if `layout` is not 0 and differs
   // from the layout of the elements.
   Taken Take(std::chrono::nanoseconds timeout, int64_t layout = 0, int64_t most = kNoLimit) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Returns rows that could not be used to the front of the queue. In mode kLast, a later row is kept instead.
+  // Puts unused rows back at the front of the queue. In mode kLast, a later row is kept instead.
   void PutBack(Taken taken) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Drops incomplete rows, so that the next run starts a new row. No program may use the queue at the same time.
@@ -101,7 +101,7 @@ class Outfeed {
     return {appended_, appended_ * static_cast<int64_t>(row_bytes_), 0, 0};
   }
 
-  // Returns the time at which the latest row arrived that a reader waited for, in nanoseconds of the monotonic clock; 0
+  // Returns the arrival time of the latest row that a reader waited for, in nanoseconds of the monotonic clock; 0
   // before the first such row.
   int64_t woken_ns() const ABSL_LOCKS_EXCLUDED(mutex_) {
     const absl::MutexLock lock(&mutex_);

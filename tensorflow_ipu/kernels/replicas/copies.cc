@@ -52,8 +52,8 @@ absl::Status Copies::Read(tf::Var* variable, int64_t replica, tf::Tensor* value)
       source = tsl::core::GetNewRef(found->second.copies[replica - 1].variable.get());
     }
   }
-  // The mutex is released before: a program locks the variable until it ends, and may wait for a host that needs the
-  // mutex to write another variable.
+  // The mutex is released before this lock. A program locks its variables until it ends. It may wait for the host,
+  // which may need the mutex to write another variable.
   tf::tf_shared_lock reading(*source->mu());
   if (!source->is_initialized) return absl::FailedPreconditionError("The variable has no value yet.");
   *value = *source->tensor();

@@ -85,8 +85,8 @@ class Copies {
 
 tensorflow::Tensor TensorOf(const core::ProgramState& state);
 
-// Restores the state variables of a compiled program that failed, because XLA may have reused the memory of their new
-// values. Skips variables that a later run has locked; that run restores them if it fails too.
+// Resets the state variables of a compiled program that failed to their initial states, because XLA may have reused the
+// memory of their new values. Skips variables that a later run has locked; that run resets them if it fails too.
 void RestoreStates(tensorflow::OpKernelContext* context);
 
 }  // namespace tensorflow_ipu

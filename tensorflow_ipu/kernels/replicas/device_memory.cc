@@ -68,7 +68,8 @@ bool RunMemory::IsOfVariable(const void* data) {
     of_variables_.emplace();
     for (int i = 0; i < context_->num_inputs(); ++i) {
       if (!context_->has_input(i) || context_->input_dtype(i) != tf::DT_RESOURCE) continue;
-      // By name, like the launch: the handle of a replica's copy refers to the variable itself.
+      // Looks up the variable by name, as the launch does: the handle of a replica's copy still refers to the original
+      // variable.
       const tf::ResourceHandle& handle = tf::HandleFromInput(context_, i);
       tf::Var* found = nullptr;
       if (!context_->resource_manager()->Lookup(handle.container(), handle.name(), &found).ok()) continue;

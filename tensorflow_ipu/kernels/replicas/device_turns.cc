@@ -87,7 +87,7 @@ class Waits {
 
   absl::Mutex mutex_;
   std::multimap<int64_t, int64_t> waits_ ABSL_GUARDED_BY(mutex_);
-  // The device that waits for the active run, by the device of that run.
+  // Maps the device of an active run to the device whose run waits for it.
   std::map<int64_t, int64_t> served_ ABSL_GUARDED_BY(mutex_);
 };
 

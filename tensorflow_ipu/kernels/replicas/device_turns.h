@@ -16,8 +16,8 @@ core::Turns& TurnsOf(int64_t device);
 void InterruptWaitingRuns();
 
 // Calls `begin` with OK when the run of the op of `context` has its turn: now, or later on the thread that ends the
-// preceding run. Calls it with an error if the op is cancelled while it waits, or if the turn can never begin. That is
-// the case if a function of the host requests it, and the active run waits for that function.
+// preceding run. Calls it with an error if the op is cancelled while it waits, or if the turn can never begin, because
+// the active run waits for the host function that requests the turn.
 void RequestTurn(tensorflow::OpKernelContext* context, int64_t device, std::function<void(const absl::Status&)> begin);
 
 // Waits for the turn on this thread.
@@ -27,7 +27,7 @@ absl::Status AwaitTurn(tensorflow::OpKernelContext* context, int64_t device);
 void EndTurn(int64_t device);
 
 // Marks this thread as one that runs an application. An application occupies its IPUs: its programs of one replica run
-// concurrently with other programs, and its programs of several replicas have a lasting turn.
+// concurrently with other programs, and its programs of several replicas have a lasting turn (see `Turns`).
 void RunApplicationOnThisThread();
 bool RunsApplication();
 

@@ -52,7 +52,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   bool CountsAllWorkers(int64_t number) const;
   tensorflow::Tensor StateOf(int64_t number, int64_t replica) const;
   void BeginRun();
-  void NoteWrite(int input);  // Other programs may have copies of a variable that a single replica writes.
+  void NoteWrite(int input);  // Records that a single replica writes a variable, which may have copies.
   void Run(int64_t replica, const absl::Status& started);
   void Ended(int64_t replica);
   void Fail(const absl::Status& status);

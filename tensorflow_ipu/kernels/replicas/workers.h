@@ -40,8 +40,8 @@ std::shared_ptr<const core::Workers> CurrentWorkers();
 std::shared_ptr<core::DistributedRun> NewDistributedRun(const core::Workers& workers, int64_t device,
                                                         core::Program program);
 
-// Begins the next exchange of a sequence. All workers number the exchanges in the same way. The empty name is the
-// sequence of Python's main thread.
+// Begins the next host exchange (see `IpuHostExchange`) of a sequence. All workers number the exchanges in the same
+// way. The empty name is the sequence of Python's main thread.
 std::shared_ptr<core::DistributedRun> NewHostExchange(const core::Workers& workers, const std::string& sequence,
                                                       const std::string& words);
 

@@ -14,8 +14,8 @@ namespace {
 
 thread_local bool running_callbacks = false;
 
-// True on a thread that resumes programs, which is free at their next wait. The thread on which a program begins is
-// not, since TensorFlow's kernel occupies it until the program ends.
+// True on a thread that resumes programs. Such a thread becomes free when the program waits again. The thread on which
+// a program began does not, since TensorFlow's kernel occupies it until the program ends.
 thread_local bool resuming = false;
 
 using Moment = std::chrono::steady_clock::time_point;
@@ -44,7 +44,7 @@ bool WorthAThread(const std::vector<Callback>& callbacks, const RunningMedian& r
 }
 
 // A shared list of programs to resume. Up to one thread per core takes programs from it, and each thread wakes the next
-// one before it starts. No program blocks, so none stays in the list for longer than the cores are busy.
+// one before it starts. No program blocks these threads, so a program stays in the list only while all cores are busy.
 class SharedCallbacks : public std::enable_shared_from_this<SharedCallbacks> {
  public:
   SharedCallbacks(std::vector<Callback> callbacks, absl::Status status, std::shared_ptr<RunningMedian> run_time,

@@ -14,11 +14,12 @@
 
 namespace tensorflow_ipu::core {
 
-// A running median of times. Each time moves it by at most an eighth, so that single long times (of a thread that lost
-// its core) have little effect. Thread-safe; of several concurrent notes, only one may count.
+// A running median of durations. Each duration changes the median by at most an eighth, so that outliers, as when a
+// thread loses its core, have little effect. Thread-safe; of several concurrent calls of Note, only one may have an
+// effect.
 class RunningMedian {
  public:
-  // Returns the largest int64 before the first time.
+  // Returns the largest int64 before the first call of Note.
   int64_t nanoseconds() const { return nanoseconds_.load(std::memory_order_relaxed); }
 
   void Note(int64_t nanoseconds) {

@@ -10,7 +10,8 @@
 
 namespace tensorflow_ipu::core {
 
-// Returns the contents with a checksum of them and of `identity`, which describes all that they depend on.
+// Returns `contents` with a checksum of `contents` and `identity`. The identity describes everything that the contents
+// depend on.
 std::string Packed(std::string_view identity, std::string_view contents);
 
 // Returns the contents, or nothing if they are damaged or were packed for another identity.

@@ -40,7 +40,7 @@ class Counters {
   std::map<std::string, std::atomic<int64_t>> counters_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A counter of the process. It is listed from its construction on.
+// A counter of the process. The metrics list it as soon as it is constructed.
 class Counter {
  public:
   explicit Counter(const std::string& name) : count_(Counters::Global().Of(name)) {}
@@ -51,8 +51,8 @@ class Counter {
   std::atomic<int64_t>* const count_;
 };
 
-// The durations of events; the latest are kept. Thread-safe. Threads share its locks, so it is meant for code that has
-// waited anyway.
+// The durations of events; the latest are kept. Thread-safe. Add takes a lock, so call it only in code that has waited
+// anyway.
 class Samples {
  public:
   using Clock = std::chrono::steady_clock;

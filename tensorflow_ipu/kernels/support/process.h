@@ -11,7 +11,7 @@ namespace tensorflow_ipu::core {
 // `/`.
 std::size_t AvailableMemory(const std::string& system_root = "");
 
-// Returns memory that was freed to the system, as far as the C library has kept it. Takes milliseconds.
+// Makes the C library return free memory to the system. Takes milliseconds.
 void ReturnFreedMemory();
 
 // Returns true if another thread runs, is runnable or waits for a disk. So it distinguishes a starved process from a

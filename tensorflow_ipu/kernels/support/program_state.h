@@ -35,7 +35,8 @@ struct ProgramState {
 
 constexpr int64_t kProgramStateSize = sizeof(ProgramState) / sizeof(int64_t);
 
-// Reads the values one by one: a load of two would wait for the store of the count by the preceding use.
+// Reads the values one by one. A vector load would stall until the store of the count by the preceding use has
+// completed.
 [[gnu::always_inline]] inline ProgramState StateAt(const void* data) {
   const auto* const numbers = static_cast<const int64_t*>(data);
   return {numbers[0], numbers[1], numbers[2], numbers[3]};
@@ -50,11 +51,12 @@ inline void Advance(const void* at, void* next) {
   to[kCountAt] = from[kCountAt] + 1;
 }
 
-// The states of a use. The program's order may precede the used state.
+// The states that a use receives as arguments: the program's order, if there is one, and then the state of the used
+// object.
 struct OrderedState {
   const void* advanced;  // The first of the states, which the use advances.
   ProgramState used;
-  std::size_t states;  // 1 or 2: the index of the first value.
+  std::size_t states;  // The number of states, 1 or 2, which precede the values.
 };
 
 template <typename StateOf>

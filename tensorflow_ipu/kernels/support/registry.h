@@ -46,7 +46,8 @@ class Registry {
     return object;
   }
 
-  // Returns the object of a number that is assigned by other code, such as a device's. It is created at its first use.
+  // Returns the object with a number that other code has assigned, such as the number of a device. Creates the object
+  // at its first use.
   template <typename Make>
   std::shared_ptr<T> Of(int64_t number, Make make) {
     const absl::MutexLock lock(&mutex_);
