@@ -89,7 +89,7 @@ def test_a_group_size_that_does_not_divide_the_replicas_is_refused(four, refused
 
         message = "groups of 3, which does not divide the 4 replicas"
         refused(ValueError, message, read_groups, variable, ReplicaGroups(3))
-        refused(tf.errors.InvalidArgumentError, "groups of 3 replicas, and the program has 4", four.run, program)
+        refused(tf.errors.InvalidArgumentError, "groups of 3 replicas, but the program has 4", four.run, program)
 
 
 def test_what_has_no_replicas_is_refused(four, refused):

@@ -211,7 +211,7 @@ def test_a_tensor_of_an_inner_stage_is_refused_for_the_gradients_of_another(conf
         stages = [lambda x, rate: (x * variables[0], rate), middle, lambda x, rate: (x, rate)]
         return stages, lambda x, _: OptimizerFunctionOutput(scaled(kept[-1]), x)
 
-    with pytest.raises(ValueError, match="for the gradients of stage 0, .*: pass it from stage to stage"):
+    with pytest.raises(ValueError, match="for the gradients of stage 0, .*: pass the tensor from stage to stage"):
         in_graph(configure, body, (XS, RATES), device_mapping=[0, 1, 0], pipeline_schedule=PipelineSchedule.Sequential)
 
 
