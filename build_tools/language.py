@@ -84,8 +84,6 @@ def of_cpp(source: str, base_names: set[str]) -> Iterator[tuple[int, str]]:
 
 def stale_files(line: int, text: str, base_names: set[str]) -> Iterator[tuple[int, str]]:
     """Yields a finding for each file of ours that a text names and that does not exist."""
-    if "http" in text and "//" in text:
-        return
     for folders, file in FILE_NAME.findall(text):
         foreign = FOREIGN_FILES.fullmatch(file) or folders.startswith(FOREIGN_FOLDERS)
         if file not in base_names and not foreign:
